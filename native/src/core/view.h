@@ -1,0 +1,43 @@
+// A dense, row-major view of memory owned elsewhere. Packed dtypes have logical shapes; their last
+// dimension divides by the block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace tv {
+
+inline constexpr int kMaxRank = 8;
+
+struct View {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  int32_t rank = 0;
+  int64_t shape[kMaxRank] = {};
+
+  // Shapes reach a View only after the plan verifier bounded their product, so these cannot overflow.
+  int64_t size() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= shape[i];
+    return n;
+  }
+  int64_t dim(int i) const { return shape[i < 0 ? rank + i : i]; }
+  // Product of all dimensions but the last: how many rows.
+  int64_t rows() const {
+    int64_t n = 1;
+    for (int i = 0; i + 1 < rank; ++i) n *= shape[i];
+    return n;
+  }
+  size_t nbytes() const {
+    const DTypeTraits* t = traits(dtype);
+    return static_cast<size_t>(size()) / t->block * t->nbytes;
+  }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+}  // namespace tv

@@ -1,0 +1,5 @@
+// The kernel families, one line each: the stem of kernels/<family>.cc, whose TV_KERNELS table it names.
+#pragma once
+
+#define TV_FAMILIES(X) \
+  X(linear)

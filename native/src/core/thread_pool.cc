@@ -1,0 +1,210 @@
+// Work is handed out as a counter of chunks: a generation number wakes the workers, each takes chunks until
+// none are left, and the caller, which works too, waits until every worker that joined has left.
+#include "core/thread_pool.h"
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace tv {
+namespace {
+
+constexpr int kMaxThreads = 256;
+constexpr auto kSpin = std::chrono::microseconds(200);  // then sleep: an idle pool uses no CPU
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+// Set while this thread runs a body: a nested run() must not wait for the pool it is inside of.
+thread_local bool inside_run = false;
+
+// Cores this process may use, counting two hardware threads of one core once where Linux says which they are.
+int physical_cores() {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    std::vector<long> cores;
+    int unknown = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &allowed)) continue;
+      char path[96];
+      int core = -1, package = -1;
+      for (int part = 0; part < 2; ++part) {
+        std::snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", cpu,
+                      part ? "physical_package_id" : "core_id");
+        if (std::FILE* file = std::fopen(path, "r")) {
+          if (std::fscanf(file, "%d", part ? &package : &core) != 1) core = -1;
+          std::fclose(file);
+        }
+      }
+      if (core < 0) {
+        ++unknown;
+        continue;
+      }
+      const long id = static_cast<long>(package) << 32 | core;
+      bool seen = false;
+      for (long other : cores) seen = seen || other == id;
+      if (!seen) cores.push_back(id);
+    }
+    const int n = static_cast<int>(cores.size()) + unknown;
+    if (n > 0) return n;
+  }
+#endif
+  const unsigned n = std::thread::hardware_concurrency();
+  return n == 0 ? 1 : static_cast<int>(n);
+}
+
+int default_threads() {
+  const char* text = std::getenv("TRIVET_THREADS");
+  if (text == nullptr || *text == '\0')
+    return physical_cores() < kMaxThreads ? physical_cores() : kMaxThreads;
+  char* end = nullptr;
+  errno = 0;
+  const long n = std::strtol(text, &end, 10);
+  if (errno != 0 || *end != '\0' || n < 1 || n > kMaxThreads)
+    fail(Status::invalid_argument, "TRIVET_THREADS=%.32s: not a number from 1 to %d", text, kMaxThreads);
+  return static_cast<int>(n);
+}
+
+}  // namespace
+
+struct ThreadPool::Impl {
+  // One run's work. Workers read it only between joining (active + 1) and leaving (active - 1).
+  Body body = nullptr;
+  void* context = nullptr;
+  int64_t n = 0;
+  int64_t grain = 1;
+  alignas(64) std::atomic<int64_t> next{0};
+  alignas(64) std::atomic<uint64_t> generation{0};  // odd while a run accepts workers
+  std::atomic<int> active{0};
+  std::atomic<bool> stop{false};
+
+  alignas(64) std::mutex run_mutex;
+  std::mutex sleep_mutex;
+  std::condition_variable wake;
+  std::atomic<int> sleepers{0};
+  int spins = 0;  // 0 when there are more threads than cores: then waiting threads only yield
+  std::vector<std::thread> workers;
+
+  void work() {
+    inside_run = true;
+    for (;;) {
+      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= n) break;
+      body(context, begin, n - begin < grain ? n : begin + grain);
+    }
+    inside_run = false;
+  }
+
+  // Waits for a generation other than `seen`; false when the pool stops.
+  bool wait(uint64_t seen) {
+    const auto until = std::chrono::steady_clock::now() + kSpin;
+    for (int i = 0;; ++i) {
+      if (stop.load(std::memory_order_acquire)) return false;
+      if (generation.load(std::memory_order_acquire) != seen) return true;
+      if (i % 64 < spins) {
+        relax();
+        continue;
+      }
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() > until) break;
+    }
+    std::unique_lock lock(sleep_mutex);
+    sleepers.fetch_add(1);
+    wake.wait(lock, [&] { return stop.load() || generation.load() != seen; });
+    sleepers.fetch_sub(1);
+    return !stop.load();
+  }
+
+  void loop() {
+    uint64_t seen = 0;
+    while (wait(seen)) {
+      // Join, then look again: the caller closes the run (makes the generation even) before it waits for
+      // `active` to fall to zero, so either it sees us or we see that it has closed.
+      active.fetch_add(1);
+      seen = generation.load();
+      if (seen & 1) work();
+      active.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  void wake_sleepers() {
+    if (sleepers.load() == 0) return;
+    {
+      std::lock_guard lock(sleep_mutex);
+    }
+    wake.notify_all();
+  }
+};
+
+ThreadPool::ThreadPool(int n_threads) : impl_(new Impl) {
+  if (n_threads == 0) n_threads = default_threads();
+  if (n_threads < 1 || n_threads > kMaxThreads)
+    fail(Status::invalid_argument, "n_threads is %d: wanted 1 to %d, or 0 for the default", n_threads,
+         kMaxThreads);
+  impl_->spins = n_threads <= physical_cores() ? 63 : 0;
+  Impl* impl = impl_.get();
+  try {
+    for (int i = 1; i < n_threads; ++i) impl_->workers.emplace_back([impl] { impl->loop(); });
+  } catch (const std::exception&) {
+    // The system refuses more threads: those we have do the work. Results do not depend on their number.
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(impl_->sleep_mutex);
+    impl_->stop.store(true);
+  }
+  impl_->wake.notify_all();
+  for (std::thread& worker : impl_->workers) worker.join();
+}
+
+int ThreadPool::size() const { return static_cast<int>(impl_->workers.size()) + 1; }
+
+void ThreadPool::run(int64_t n, int64_t grain, Body body, void* context) {
+  if (n <= 0) return;
+  if (grain < 1) grain = 1;
+  if (impl_->workers.empty() || n <= grain || inside_run) {
+    for (int64_t begin = 0; begin < n; begin += grain)
+      body(context, begin, n - begin < grain ? n : begin + grain);
+    return;
+  }
+  std::lock_guard lock(impl_->run_mutex);
+  Impl& impl = *impl_;
+  impl.body = body;
+  impl.context = context;
+  impl.n = n;
+  impl.grain = grain;
+  impl.next.store(0, std::memory_order_relaxed);
+  impl.generation.fetch_add(1);  // odd: open
+  impl.wake_sleepers();
+  impl.work();
+  impl.generation.fetch_add(1);  // even: closed
+  for (int i = 0; impl.active.load(std::memory_order_acquire) != 0; ++i) {
+    if (i % 64 < impl.spins)
+      relax();
+    else
+      std::this_thread::yield();
+  }
+}
+
+}  // namespace tv

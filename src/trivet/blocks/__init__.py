@@ -1,0 +1,77 @@
+"""Element types as they lie in files: one row each, with the NumPy truth of what the bytes mean.
+
+`dequantize` is the definition every backend's packed kernels are held to, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet.blocks import block32, block256, dense
+from trivet.blocks.bfloat16 import from_bf16, to_bf16
+from trivet.blocks.row import BlockFormat
+from trivet.dtypes import DType
+from trivet.errors import DTypeError, NonFiniteError, ShapeError, UnsupportedError
+
+__all__ = ["BY_DTYPE", "BlockFormat", "dequantize", "from_bf16", "quantize", "tensor_bytes", "to_bf16"]
+
+BY_DTYPE: dict[DType, BlockFormat] = {row.dtype: row for row in dense.ROWS + block32.ROWS + block256.ROWS}
+
+_CHUNK = 1 << 16  # elements decoded at a time, so that the passes over one chunk stay in cache
+
+
+def tensor_bytes(dtype: DType, shape: Sequence[int]) -> int:
+    """Bytes of a tensor in row-major order; DTypeError if its rows do not divide into blocks.
+
+    >>> from trivet.dtypes import q4_1
+    >>> tensor_bytes(q4_1, (3, 64))
+    120
+    """
+    return math.prod(shape[:-1]) * dtype.row_bytes(shape[-1] if shape else 1)
+
+
+def dequantize(raw: npt.NDArray[np.uint8], dtype: DType, shape: Sequence[int]) -> npt.NDArray[np.float32]:
+    """The float32 values, of `shape`, that the bytes `raw` mean as `dtype`.
+
+    >>> from trivet.dtypes import f16
+    >>> dequantize(np.array([0x00, 0x3C, 0x00, 0xC0], np.uint8), f16, (2,)).tolist()
+    [1.0, -2.0]
+    """
+    if raw.dtype != np.uint8:
+        raise DTypeError(f"[dequantize] takes raw bytes as uint8, got {raw.dtype}")
+    if raw.size != tensor_bytes(dtype, shape):
+        raise ShapeError(
+            f"[dequantize] {dtype} {tuple(shape)} is {tensor_bytes(dtype, shape)} bytes, got {raw.size}"
+        )
+    row = BY_DTYPE[dtype]
+    blocks = np.ascontiguousarray(raw).reshape(-1).view(row.layout)
+    out = np.empty((len(blocks), dtype.block), np.float32)
+    step = _CHUNK // dtype.block
+    with np.errstate(all="ignore"):  # scales may be infinite or NaN; their products follow IEEE rules
+        for start in range(0, len(blocks), step):
+            row.decode(blocks[start : start + step], out[start : start + step])
+    return out.reshape(shape)
+
+
+def quantize(values: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np.uint8]:
+    """The bytes of `values` as `dtype`, rows along the last axis: shape [..., row bytes].
+
+    Plain rounding to the nearest level. Raises UnsupportedError for a format trivet only reads, and
+    NonFiniteError where a packed block would have to hold a value that is not finite.
+    """
+    if values.dtype != np.float32:
+        raise DTypeError(f"[quantize] takes float32, got {values.dtype}")
+    row = BY_DTYPE[dtype]
+    if row.encode is None:
+        raise UnsupportedError(f"[quantize] {dtype}: trivet reads this format but does not write it")
+    if dtype.is_packed and not np.isfinite(values).all():
+        raise NonFiniteError(f"[quantize] {dtype}: the values must be finite")
+    shape = values.shape or (1,)
+    nbytes = dtype.row_bytes(shape[-1])
+    with np.errstate(over="ignore", under="ignore"):
+        blocks = row.encode(np.ascontiguousarray(values).reshape(-1, dtype.block))
+    return blocks.view(np.uint8).reshape(*shape[:-1], nbytes)

@@ -1,0 +1,127 @@
+"""Formats of 256 elements a block, with scales of their own inside: q2_k, q3_k, q4_k, q5_k, q6_k.
+
+Bytes of one block, in order (f16 is little-endian IEEE half; s, m: the scale and minimum of i's group):
+
+  q2_k  1. scales u8[16]  2. qs u8[2][32]  3. d f16  4. dmin f16
+        16 groups of 16; low nibble of scales[g] is s, high nibble is m.  x = d*s * q - dmin*m
+  q3_k  1. hmask u8[32]   2. qs u8[2][32]  3. scales u8[12]  4. d f16
+        16 groups of 16; s is 6 bits, less 32.                           x = d*s * (q - 4)
+  q4_k  1. d f16  2. dmin f16  3. scales u8[12]  4. qs u8[4][32]
+        8 groups of 32; s and m are 6 bits.                              x = d*s * q - dmin*m
+  q5_k  1. d f16  2. dmin f16  3. scales u8[12]  4. qh u8[32]  5. qs u8[4][32]
+        as q4_k, with a fifth bit
+  q6_k  1. ql u8[2][2][32]  2. qh u8[2][32]  3. scales i8[16]  4. d f16
+        16 groups of 16; s is a signed byte.                             x = d*s * (q - 32)
+
+Call run r the elements 32r .. 32r+31, element e of it at 32r + e. Then q of element e in run r is
+  q2_k  bits 2(r%4), +1 of qs[r/4][e]
+  q3_k  the same two bits, and bit r of hmask[e] as the third
+  q4_k  the low (even r) or high (odd r) nibble of qs[r/2][e]
+  q5_k  the same nibble, and bit r of qh[e] as the fifth
+  q6_k  the low (r%4 < 2) or high nibble of ql[r/4][r%2][e], and bits 2(r%4), +1 of qh[r/4][e] above it
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet import dtypes
+from trivet.blocks.row import F32, BlockFormat, Blocks, column
+
+U8 = npt.NDArray[np.uint8]
+
+Q2_K = np.dtype([("scales", "u1", (16,)), ("qs", "u1", (2, 32)), ("d", "<f2"), ("dmin", "<f2")])
+Q3_K = np.dtype([("hmask", "u1", (32,)), ("qs", "u1", (2, 32)), ("scales", "u1", (12,)), ("d", "<f2")])
+Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("qs", "u1", (4, 32))])
+Q5_K = np.dtype(
+    [("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), ("qh", "u1", (32,)), ("qs", "u1", (4, 32))]
+)
+Q6_K = np.dtype([("ql", "u1", (2, 2, 32)), ("qh", "u1", (2, 32)), ("scales", "i1", (16,)), ("d", "<f2")])
+
+
+def _scale(out: F32, factor: F32, offset: F32 | None = None) -> None:
+    """out[group] = factor[group] * out[group] - offset[group], the groups being equal runs."""
+    groups = out.reshape(len(out), factor.shape[1], -1)
+    groups *= factor[:, :, None]
+    if offset is not None:
+        groups -= offset[:, :, None]
+
+
+def _decode_q2_k(blocks: Blocks, out: F32) -> None:
+    runs = out.reshape(-1, 2, 4, 32)
+    for i in range(4):
+        runs[:, :, i] = (blocks["qs"] >> 2 * i) & 3
+    factor = column(blocks["d"]) * (blocks["scales"] & 15).astype(np.float32)
+    offset = column(blocks["dmin"]) * (blocks["scales"] >> 4).astype(np.float32)
+    _scale(out, factor, offset)
+
+
+def _q3_k_scales(packed: U8) -> F32:
+    """Bytes 0-7 hold the low nibbles of scales 0-7 and 8-15; bytes 8-11 two high bits of four scales each."""
+    scales = np.empty((len(packed), 16), np.uint8)
+    scales[:, :8] = packed[:, :8] & 15
+    scales[:, 8:] = packed[:, :8] >> 4
+    for i in range(4):
+        scales[:, 4 * i : 4 * i + 4] |= ((packed[:, 8:] >> 2 * i) & 3) << 4
+    return scales.astype(np.float32) - np.float32(32)
+
+
+def _decode_q3_k(blocks: Blocks, out: F32) -> None:
+    runs = out.reshape(-1, 8, 32)
+    for r in range(8):
+        low = (blocks["qs"][:, r // 4] >> 2 * (r % 4)) & 3
+        runs[:, r] = low | (((blocks["hmask"] >> r) & 1) << 2)
+    out -= 4
+    _scale(out, column(blocks["d"]) * _q3_k_scales(blocks["scales"]))
+
+
+def _scale_min(packed: U8) -> tuple[F32, F32]:
+    """Six-bit scales and minima of eight groups (q4_k, q5_k).
+
+    Groups 0-3: the low six bits of bytes 0-3 (scale) and 4-7 (minimum). Groups 4-7: the low nibble
+    (scale) and high nibble (minimum) of bytes 8-11, under the two high bits left over in bytes 0-7.
+    """
+    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scale = np.concatenate([first & 63, (third & 15) | ((first >> 2) & 48)], axis=1)
+    minimum = np.concatenate([second & 63, (third >> 4) | ((second >> 2) & 48)], axis=1)
+    return scale.astype(np.float32), minimum.astype(np.float32)
+
+
+def _scale_with_min(blocks: Blocks, out: F32) -> None:
+    scale, minimum = _scale_min(blocks["scales"])
+    _scale(out, column(blocks["d"]) * scale, column(blocks["dmin"]) * minimum)
+
+
+def _decode_q4_k(blocks: Blocks, out: F32) -> None:
+    runs = out.reshape(-1, 4, 2, 32)
+    runs[:, :, 0] = blocks["qs"] & 15
+    runs[:, :, 1] = blocks["qs"] >> 4
+    _scale_with_min(blocks, out)
+
+
+def _decode_q5_k(blocks: Blocks, out: F32) -> None:
+    runs = out.reshape(-1, 8, 32)
+    for r in range(8):
+        low = (blocks["qs"][:, r // 2] >> 4 * (r % 2)) & 15
+        runs[:, r] = low | (((blocks["qh"] >> r) & 1) << 4)
+    _scale_with_min(blocks, out)
+
+
+def _decode_q6_k(blocks: Blocks, out: F32) -> None:
+    runs = out.reshape(-1, 2, 4, 32)
+    ql, qh = blocks["ql"], blocks["qh"]
+    for i in range(4):
+        low = (ql[:, :, i % 2] >> 4 * (i // 2)) & 15
+        runs[:, :, i] = low | (((qh >> 2 * i) & 3) << 4)
+    out -= 32
+    _scale(out, column(blocks["d"]) * blocks["scales"].astype(np.float32))
+
+
+ROWS = (
+    BlockFormat(dtypes.q2_k, Q2_K, _decode_q2_k),
+    BlockFormat(dtypes.q3_k, Q3_K, _decode_q3_k),
+    BlockFormat(dtypes.q4_k, Q4_K, _decode_q4_k),
+    BlockFormat(dtypes.q5_k, Q5_K, _decode_q5_k),
+    BlockFormat(dtypes.q6_k, Q6_K, _decode_q6_k),
+)

@@ -1,0 +1,38 @@
+"""What a block format is: an element type, its byte layout, a decoder and perhaps an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet.dtypes import DType
+
+F32 = npt.NDArray[np.float32]
+Blocks = npt.NDArray[Any]  # one element per block, of the format's `layout`
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """One row of the table of element types as they lie in a file.
+
+    layout   NumPy dtype of one block, little-endian and without padding
+    decode   (n blocks, float32 out of shape [n, block]) -> None, writes every element of out
+    encode   (float32 of shape [n, block]) -> n blocks, or None where trivet only reads the format
+    """
+
+    dtype: DType
+    layout: np.dtype[Any]
+    decode: Callable[[Blocks, F32], None]
+    encode: Callable[[F32], Blocks] | None = None
+
+    def __post_init__(self) -> None:
+        assert self.layout.itemsize == self.dtype.nbytes, (self.dtype, self.layout.itemsize)
+
+
+def column(field: npt.NDArray[Any]) -> F32:
+    """A per-block scale as float32 [n, 1], to be broadcast over the block's elements."""
+    return field.astype(np.float32)[:, None]

@@ -1,0 +1,55 @@
+#include "core/file_map.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/quoted.h"
+
+namespace tv {
+
+namespace {
+
+[[noreturn]] void fail_path(const std::string& path, const char* what) {
+  fail(Status::io, "[open] %s: %s", quoted(path).c_str(), what);
+}
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+}  // namespace
+
+Mapping::Mapping(const std::string& path) {
+  if (path.find('\0') != std::string::npos) fail_path(path, "the path holds a NUL byte");
+  // O_NONBLOCK: opening a named pipe must not wait for its other end.
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) fail_path(path, std::strerror(errno));
+  struct stat info{};
+  if (::fstat(file.fd, &info) != 0) fail_path(path, std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) fail_path(path, "not a regular file");
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;  // mmap refuses length 0
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (address == MAP_FAILED) fail_path(path, std::strerror(errno));
+  data_ = static_cast<const uint8_t*>(address);
+  mapped_ = true;
+}
+
+Mapping::Mapping(Mapping&& other) noexcept : data_(other.data_), size_(other.size_), mapped_(other.mapped_) {
+  other.mapped_ = false;
+}
+
+Mapping::~Mapping() {
+  if (mapped_) ::munmap(const_cast<uint8_t*>(data_), size_);
+}
+
+}  // namespace tv

@@ -1,0 +1,12 @@
+// Text from a file or a caller, made safe for an error message.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tv {
+
+// 'text' in single quotes, cut after 64 bytes, everything outside printable ASCII as \xNN.
+std::string quoted(std::string_view text);
+
+}  // namespace tv

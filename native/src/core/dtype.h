@@ -47,12 +47,12 @@ inline constexpr DTypeTraits kDTypes[] = {
 };
 
 // nullptr for an id that is not a dtype.
-constexpr const DTypeTraits* traits(DType dtype) {
+[[gnu::always_inline]] constexpr const DTypeTraits* traits(DType dtype) {
   for (const DTypeTraits& t : kDTypes)
     if (t.dtype == dtype) return &t;
   return nullptr;
 }
 
-constexpr bool is_packed(DType dtype) { return static_cast<uint8_t>(dtype) >= 32; }
+[[gnu::always_inline]] constexpr bool is_packed(DType dtype) { return static_cast<uint8_t>(dtype) >= 32; }
 
 }  // namespace tv

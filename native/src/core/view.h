@@ -11,6 +11,9 @@ namespace tv {
 
 inline constexpr int kMaxRank = 8;
 
+// Always inlined: kernels use these, and no copy compiled for one instruction set may serve another.
+#define TV_MEMBER [[gnu::always_inline]]
+
 struct View {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -18,26 +21,28 @@ struct View {
   int64_t shape[kMaxRank] = {};
 
   // Shapes reach a View only after the plan verifier bounded their product, so these cannot overflow.
-  int64_t size() const {
+  TV_MEMBER int64_t size() const {
     int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= shape[i];
     return n;
   }
-  int64_t dim(int i) const { return shape[i < 0 ? rank + i : i]; }
+  TV_MEMBER int64_t dim(int i) const { return shape[i < 0 ? rank + i : i]; }
   // Product of all dimensions but the last: how many rows.
-  int64_t rows() const {
+  TV_MEMBER int64_t rows() const {
     int64_t n = 1;
     for (int i = 0; i + 1 < rank; ++i) n *= shape[i];
     return n;
   }
-  size_t nbytes() const {
+  TV_MEMBER size_t nbytes() const {
     const DTypeTraits* t = traits(dtype);
     return static_cast<size_t>(size()) / t->block * t->nbytes;
   }
   template <class T>
-  T* as() const {
+  TV_MEMBER T* as() const {
     return static_cast<T*>(data);
   }
 };
+
+#undef TV_MEMBER
 
 }  // namespace tv

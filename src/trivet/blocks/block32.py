@@ -104,7 +104,7 @@ def _half(name: str, scale: F32) -> npt.NDArray[np.float16]:
 
 
 def _pack_nibbles(q: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    return q[:, :16] | (q[:, 16:] << 4)
+    return q[:, :16] | (q[:, 16:] << np.uint8(4))
 
 
 def _encode_q8_0(values: F32) -> Blocks:

@@ -1,0 +1,1 @@
+"""Model files: bytes on disk ↔ named arrays. Every count, length and offset is checked before use."""

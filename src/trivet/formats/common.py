@@ -1,0 +1,96 @@
+"""What the file formats share: tensor records, mapping a file, and writing one aside."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from trivet.dtypes import DType
+from trivet.errors import FileError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor in a file. `shape` is row-major; `offset` counts bytes from the start of the file."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedTensor:
+    """A tensor of a type its format defines and trivet does not read; `type_name` says which."""
+
+    name: str
+    type_name: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class Extent(Protocol):
+    """Named bytes of a file."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+def overlap(extents: Iterable[Extent]) -> tuple[Extent, Extent] | None:
+    """The first two extents that share a byte, if any do."""
+    ordered = sorted((e for e in extents if e.nbytes), key=lambda e: e.offset)
+    for before, after in itertools.pairwise(ordered):
+        if after.offset < before.offset + before.nbytes:
+            return before, after
+    return None
+
+
+def quoted(text: str, limit: int = 80) -> str:
+    """A name from a file, fit for one line of a message."""
+    return repr(text if len(text) <= limit else text[:limit] + "…")
+
+
+def map_file(path: Path, call: str) -> mmap.mmap | bytes:
+    """The file's bytes, mapped read-only (b"" for an empty file, which cannot be mapped)."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise FileError(f"[{call}] {path}: is {kind}")
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character, or emptied just now
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"[{call}] {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+@contextlib.contextmanager
+def written_aside(path: Path, call: str) -> Iterator[BinaryIO]:
+    """A file that becomes `path` when the block ends, whole and synced, or, on any error, never existed."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
+    try:
+        with aside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        raise FileError(f"[{call}] {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ A dimension is an `int` or a `Dim`: `scale * name + offset`, with `name` known o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -198,14 +198,15 @@ def of_numpy(dtype: np.dtype[Any]) -> DType:
     raise DTypeError(f"[dtype] NumPy's {dtype} has no counterpart; known: {', '.join(d.name for d in dtypes.DENSE)}")
 
 
-def walk(outputs: Iterable[Node]) -> list[Node]:
-    """Every node the outputs depend on, inputs before users, each once. Iterative: depth has no limit."""
+def walk(outputs: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
+    """Every node the outputs depend on, inputs before users, each once; not those in `known`, nor what only
+    they need. Iterative: depth has no limit."""
     order: list[Node] = []
     done: set[int] = set()
     stack: list[tuple[Node, bool]] = [(n, False) for n in reversed(list(outputs))]
     while stack:
         node, ready = stack.pop()
-        if id(node) in done:
+        if id(node) in done or node in known:
             continue
         if ready:
             done.add(id(node))

@@ -1,0 +1,40 @@
+// A block of memory that starts as zeros, aligned to 64 bytes. Large blocks come straight from the operating
+// system, so that a page counts only once it is touched.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace tv {
+
+inline constexpr size_t kAlignment = 64;
+
+// n rounded up to a multiple of the alignment; throws Error{out_of_memory} where that overflows.
+size_t aligned_size(size_t n);
+
+class Buffer {
+ public:
+  // busy: most of it will be used, so large pages pay. sparse: small pages, so that what is never touched
+  // costs nothing (KV pools).
+  enum class Use { busy, sparse };
+
+  Buffer() = default;
+  explicit Buffer(size_t size, Use use = Use::busy);  // throws Error{out_of_memory}; size 0 gives data() == nullptr
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Buffer();
+
+  char* data() const { return static_cast<char*>(data_); }
+  size_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace tv

@@ -1,0 +1,67 @@
+// Named tensors and metadata for plans: a mapped GGUF file, or tensors that the caller names. Also keeps the
+// arranged copies that kernels make of weights, so that all programs of a model share them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/buffer.h"
+#include "core/view.h"
+#include "formats/gguf.h"
+#include "kernels/kernel.h"
+
+namespace tv {
+
+class Model {
+ public:
+  Model() = default;                         // no file: tensors are added
+  explicit Model(const std::string& path);   // throws Error{io|bad_gguf}
+
+  const std::string& path() const { return path_; }
+  const GGUF* file() const { return file_.get(); }  // nullptr for a model without a file
+  std::shared_ptr<const GGUF> shared_file() const { return file_; }
+
+  // Adds a tensor; without `copy` its memory must outlive all that is made from the model.
+  void add(std::string name, const View& tensor, bool copy);
+
+  size_t tensor_count() const;
+  uint64_t tensor_bytes() const;
+  uint64_t prepared_bytes() const;
+
+  struct Named {
+    const char* name;  // ends in NUL; lives as long as the model
+    View view;         // data is nullptr and dtype unset when `unsupported`
+    const int64_t* shape;
+    const char* unsupported;  // the name of a tensor type that this build lacks, or nullptr
+  };
+  Named tensor(size_t index) const;  // throws invalid_argument past the last
+  // Throws bad_model if there is no such tensor, unsupported if its type is not known.
+  Named find(std::string_view name) const;
+
+  // The kernel's arranged copy of weight `name`, made at the first call.
+  const void* prepared(const std::string& name, const View& weight, const Kernel& kernel, ThreadPool& pool);
+
+ private:
+  struct Tensor {
+    std::string name;
+    View view;
+    const char* unsupported = nullptr;
+    Buffer copy;
+  };
+  Named named(const Tensor& tensor) const;
+  const Tensor* lookup(std::string_view name) const;
+
+  std::string path_;
+  std::shared_ptr<GGUF> file_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Tensor>> tensors_;
+  std::map<std::string_view, const Tensor*> by_name_;
+  std::map<std::pair<std::string, const Kernel*>, Buffer> prepared_;
+};
+
+}  // namespace tv

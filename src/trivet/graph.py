@@ -24,7 +24,7 @@ import numpy as np
 
 from trivet import dtypes
 from trivet.dtypes import DType
-from trivet.errors import ShapeError
+from trivet.errors import DeviceMismatch, ShapeError
 
 LEAVES = frozenset({"input", "weight", "state", "constant", "buffer"})
 
@@ -61,7 +61,9 @@ class Dim:
 
     def __mul__(self, other: int | Dim) -> int | Dim:
         if isinstance(other, Dim):
-            raise ShapeError(f"[dim] {self} * {other}: the product of two symbolic dimensions is not supported")
+            raise ShapeError(
+                f"[dim] {self} * {other}: the product of two symbolic dimensions is not supported"
+            )
         return Dim(self.name, self.scale * other, self.offset * other) if other else 0
 
     __rmul__ = __mul__
@@ -99,16 +101,29 @@ class Spec:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Node:
     """One op call, or a leaf. `specs` has an entry per output; rows with several outputs are read
-    through `item(i)` nodes. Nodes compare by identity."""
+    through `item(i)` nodes. Nodes compare by identity. `device` is that of the buffers a node depends on,
+    None without any."""
 
     op: str
     inputs: tuple[Node, ...]
     attrs: Mapping[str, Any]
     specs: tuple[Spec, ...]
     value: Any = field(default=None, repr=False)  # constants and buffers
+    device: str | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        device = self.attrs["device"] if self.op == "buffer" else None
+        for node in self.inputs:
+            if node.device != device and node.device is not None:
+                if device is not None:
+                    raise DeviceMismatch(
+                        f"[{self.op}] inputs on {device} and on {node.device}; move one with .to()"
+                    )
+                device = node.device
+        object.__setattr__(self, "device", device)
 
     @property
     def spec(self) -> Spec:
@@ -163,7 +178,9 @@ def constant(value: Any, dtype: DType | None = None) -> Node:
         array = to_bf16(np.asarray(array, np.float32))
     elif dtype is not dtypes.bf16:
         array = array.astype(to_numpy(dtype))
-    return Node("constant", (), {}, (Spec(array.shape, dtype),), np.ascontiguousarray(array).reshape(array.shape))
+    return Node(
+        "constant", (), {}, (Spec(array.shape, dtype),), np.ascontiguousarray(array).reshape(array.shape)
+    )
 
 
 def buffer(value: Any, shape: Iterable[int], dtype: DType, device: str) -> Node:
@@ -195,7 +212,9 @@ def of_numpy(dtype: np.dtype[Any]) -> DType:
             return ours
     from trivet.errors import DTypeError
 
-    raise DTypeError(f"[dtype] NumPy's {dtype} has no counterpart; known: {', '.join(d.name for d in dtypes.DENSE)}")
+    raise DTypeError(
+        f"[dtype] NumPy's {dtype} has no counterpart; known: {', '.join(d.name for d in dtypes.DENSE)}"
+    )
 
 
 def walk(outputs: Iterable[Node], known: Container[Node] = ()) -> list[Node]:

@@ -57,6 +57,10 @@ class Backend(ABC):
         """None if the backend can be used here, else the reason."""
         return None
 
+    def details(self) -> str:
+        """What it runs on, in a few words for people."""
+        return ""
+
     def supports(self, node: Node) -> bool:
         """Whether this call, with these dtypes, is lowered as it is."""
         return node.op in self.lowerings

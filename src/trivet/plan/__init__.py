@@ -8,7 +8,7 @@ native backend keeps its programs by them.
 from trivet.plan.build import build
 from trivet.plan.describe import describe
 from trivet.plan.format import decode, encode
-from trivet.plan.passes import deduplicate, rewrite, rewrite_graph
+from trivet.plan.passes import deduplicate, rebuilt, rewrite, rewrite_graph
 from trivet.plan.structure import Op, Plan, Value
 from trivet.plan.verify import verify
 
@@ -21,6 +21,7 @@ __all__ = [
     "deduplicate",
     "describe",
     "encode",
+    "rebuilt",
     "rewrite",
     "rewrite_graph",
     "verify",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet.dtypes import i64 as i64
     from trivet.dtypes import u8 as u8
     from trivet.errors import TrivetError as TrivetError
-    from trivet.models.load import load as load
+    from trivet.generate.model import load as load
     from trivet.runtime import devices as devices
     from trivet.tensor import Tensor as Tensor
     from trivet.tensor import arange as arange
@@ -48,7 +48,7 @@ _MODULES = ("dtypes", "errors", "nn", "ops")
 _NAMES = {
     "trivet.dtypes": ("DType", "bf16", "bool_", "f16", "f32", "f64", "i8", "i32", "i64", "u8"),
     "trivet.errors": ("TrivetError",),
-    "trivet.models.load": ("load",),
+    "trivet.generate.model": ("load",),
     "trivet.runtime": ("devices",),
     "trivet.tensor": (
         "Tensor", "arange", "asarray", "eval", "from_dlpack", "full", "grad", "ones", "random",

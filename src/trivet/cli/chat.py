@@ -1,0 +1,130 @@
+"""Talk with a model over several turns.
+
+Commands: /reset starts again, /system TEXT sets the system message, /exit leaves. Ctrl-C stops a reply.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trivet.cli.output import ContextOption, DeviceOption, ModelArgument, ThreadsOption, emit_json, note
+
+EXAMPLE = "trivet chat smollm2-135m"
+
+
+def chat(
+    model: ModelArgument,
+    system: Annotated[str | None, typer.Option(help="A system message.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a reply.")] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.8,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same replies.")] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+    context: ContextOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
+) -> None:
+    from trivet.generate.chat import Chat
+    from trivet.generate.model import load
+
+    conversation = Chat(load(model, device, context=context, threads=threads), system)
+    conversation.model.encode_chat([{"role": "user", "content": "Hi"}])  # no template: say so before asking
+    interactive = sys.stdin.isatty()
+    if interactive:
+        _open_history()
+        note("/reset starts again, /system TEXT sets the system message, /exit leaves; Ctrl-C stops a reply")
+    while (line := _read("> " if interactive else "")) is not None:
+        if _command(conversation, line):
+            continue
+        if line.strip() == "/exit":
+            return
+        if line.strip():
+            _answer(conversation, line, as_json, max_tokens, temperature, seed)
+
+
+def _read(prompt: str) -> str | None:
+    """The next line; None at the end of input or Ctrl-C at the prompt."""
+    try:
+        return input(prompt)
+    except (EOFError, KeyboardInterrupt):
+        if prompt:
+            print()
+        return None
+
+
+def _command(conversation: object, line: str) -> bool:
+    """Does /reset and /system; False for anything else."""
+    from trivet.generate.chat import Chat
+
+    assert isinstance(conversation, Chat)
+    word, _, rest = line.strip().partition(" ")
+    if word == "/reset":
+        conversation.reset(conversation.system)
+        note("started again")
+    elif word == "/system":
+        conversation.reset(rest.strip() or None)
+        note("system message set; started again" if rest.strip() else "no system message; started again")
+    elif word.startswith("/") and word != "/exit":
+        note(f"no command {word}; there are /reset, /system TEXT, /exit")
+    else:
+        return False
+    return True
+
+
+def _answer(
+    conversation: object,
+    line: str,
+    as_json: bool,
+    max_tokens: int | None,
+    temperature: float,
+    seed: int | None,
+) -> None:
+    from trivet.errors import CapacityError
+    from trivet.generate.chat import Chat
+
+    assert isinstance(conversation, Chat)
+    text, done = "", None
+    try:
+        chunks = conversation.send(line, max_tokens, temperature=temperature, seed=seed)
+        try:
+            for chunk in chunks:
+                text += chunk.text
+                done = chunk.completion
+                if not as_json:
+                    print(chunk.text, end="", flush=True)
+        except KeyboardInterrupt:
+            chunks.close()  # type: ignore[attr-defined]
+    except CapacityError as error:
+        note(str(error))
+        return
+    if as_json:
+        emit_json({"text": text, "finish_reason": done.finish_reason if done else "cancelled"})
+        return
+    print()
+    if done is None:
+        note("stopped")
+    elif done.limit:
+        note(f"stopped at {done.limit}")
+
+
+def _open_history() -> None:
+    """Line editing, and the lines of earlier chats, where readline is there."""
+    try:
+        import atexit
+        import os
+        import readline
+    except ImportError:
+        return
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "trivet"
+    file = folder / "chat_history"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+        readline.read_history_file(file)
+    except OSError:
+        return
+    readline.set_history_length(1000)
+    atexit.register(readline.write_history_file, file)

@@ -1,0 +1,23 @@
+"""List the devices trivet can use, and why it cannot use the others."""
+
+from __future__ import annotations
+
+from trivet.cli.output import JsonOption, emit_json, table
+
+EXAMPLE = "trivet devices"
+
+
+def devices(as_json: JsonOption = False) -> None:
+    from trivet import runtime
+
+    found = runtime.devices()
+    if as_json:
+        emit_json(
+            {"devices": [{"name": d.name, "available": d.available, "detail": d.detail} for d in found]}
+        )
+        return
+    table(
+        "",
+        ("device", "available", "detail"),
+        [(d.name, "yes" if d.available else "no", d.detail) for d in found],
+    )

@@ -1,0 +1,35 @@
+"""Write a GGUF that carries its own plans and chat format, for programs without Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trivet.cli.output import JsonOption, ModelArgument, emit_json, note
+
+EXAMPLE = "trivet export smollm2-135m -o smollm2.gguf"
+
+
+def export(
+    model: ModelArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    as_json: JsonOption = False,
+) -> None:
+    from trivet.export import export as write
+
+    done = write(model, output)
+    if as_json:
+        emit_json(
+            {
+                "path": str(done.path),
+                "plan_bytes": done.plan_bytes,
+                "chat": done.chat is None,
+                "reason": done.chat,
+            }
+        )
+        return
+    print(f"wrote {done.path}: serving plan of {done.plan_bytes} bytes")
+    if done.chat is not None:
+        note(f"no chat format in it: {done.chat}")

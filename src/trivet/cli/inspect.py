@@ -1,0 +1,66 @@
+"""Show what is in a model file: metadata, tensors, and the memory it will take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+
+from trivet.cli.output import ContextOption, JsonOption, ModelArgument, emit_json, human_bytes, table
+
+EXAMPLE = "trivet inspect smollm2-135m --tensors"
+
+
+def inspect(
+    model: ModelArgument,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    context: ContextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    from trivet.generate.describe import describe
+
+    found = describe(model, context)
+    if as_json:
+        emit_json(found)
+        return
+    table("", ("metadata", "value"), [(k, _short(v)) for k, v in found["metadata"].items()])
+    print()
+    if tensors:
+        rows = [
+            (t["name"], t["dtype"], _shape(t["shape"]), human_bytes(t["bytes"])) for t in found["tensors"]
+        ]
+        table("", ("tensor", "type", "shape", "size"), rows)
+        print()
+    _summary(found)
+
+
+def _summary(found: dict[str, Any]) -> None:
+    kinds = Counter(t["dtype"] for t in found["tensors"])
+    sizes: Counter[str] = Counter()
+    for t in found["tensors"]:
+        sizes[t["dtype"]] += t["bytes"]
+    table(
+        "", ("type", "tensors", "size"), [(k, str(n), human_bytes(sizes[k])) for k, n in kinds.most_common()]
+    )
+    print()
+    print(f"{found['parameters']:,} parameters in {len(found['tensors'])} tensors")
+    memory = found["memory"]
+    if memory is None:
+        print(f"cannot be run: {found['problem']}")
+        return
+    print(
+        f"memory at a context of {memory['context']}: {human_bytes(memory['weights'])} weights"
+        f" + {human_bytes(memory['cache'])} cache + about {human_bytes(memory['temporaries'])} working"
+    )
+
+
+def _shape(shape: list[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['array']} [{value['length']}] {', '.join(map(repr, value['first']))}, ..."
+    text = str(value).replace("\n", "\\n")
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,62 @@
+"""What every verb shares: JSON for machines, tables for people, one line for an error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A GGUF file, a Hugging Face folder, or a short name: smollm2-135m."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, reference (NumPy in float64: slow, exact), or auto.")]
+ThreadsOption = Annotated[int, typer.Option(min=0, max=1024, help="Threads; 0 takes the physical cores.")]
+ContextOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Most tokens of one sequence; by default what the model was trained for."),
+]
+
+
+def emit_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on one line of stdout."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; columns after the first are right-aligned if all their cells are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    out = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for i, name in enumerate(columns):
+        numeric = all(row[i][:1].isdigit() for row in rows) and bool(rows)
+        out.add_column(name, justify="right" if numeric and i else "left", overflow="fold")
+    for row in rows:
+        out.add_row(*(cell.replace("[", "\\[") for cell in row))
+    Console(highlight=False).print(out)
+
+
+def note(text: str) -> None:
+    """A line beside the output proper: on stderr, dim on a terminal."""
+    if sys.stderr.isatty():
+        text = f"\x1b[2m{text}\x1b[0m"
+    print(text, file=sys.stderr)
+
+
+def human_bytes(n: float) -> str:
+    """
+    >>> human_bytes(98362432), human_bytes(512)
+    ('93.8 MiB', '512 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return ""

@@ -1,0 +1,73 @@
+"""Export: a model file that carries its own plans and chat format, so that C callers need nothing else.
+
+The result is still a GGUF that other programs read: what is added is metadata under `trivet.`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trivet import models, plan
+from trivet.errors import InputError, TemplateError, UnsupportedError
+from trivet.formats.gguf import TensorSource, write_gguf
+from trivet.generate.engine import serving_dims, serving_graph
+from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
+from trivet.text.chat_format import derive_chat_format
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written. `chat` is None if the chat format is in the file, else why it is not."""
+
+    path: Path
+    plan_bytes: int
+    chat: str | None
+
+
+def export(model: str | Path, out: str | Path) -> Exported:
+    """Writes a GGUF with the serving plan and the chat format inside; tensors are copied as they are.
+
+    Raises InputError if `out` is the model's own file, UnsupportedError if a tensor's type cannot be
+    written, and what opening the model raises."""
+    checkpoint = open_checkpoint(resolve(model))
+    target = Path(out)
+    if target.exists() and target.samefile(checkpoint.path):
+        raise InputError(f"[export] {target} is the model itself; write somewhere else")
+    if checkpoint.gguf is None or checkpoint.gguf.unsupported:
+        raise UnsupportedError(
+            f"[export] {checkpoint.path.name} is not a GGUF file whose every tensor trivet reads"
+        )
+    gguf = checkpoint.gguf
+    serving = serving_plan(checkpoint)
+    chat, reason = _chat(checkpoint)
+    kept = {key: gguf.encoded(key) for key in gguf.metadata if not key.startswith("trivet.")}
+    ours = {"trivet.version": np.uint32(1), "trivet.plan.serve": serving, **chat}
+    tensors = {name: TensorSource(t.dtype, t.shape, gguf.data(name)) for name, t in gguf.tensors.items()}
+    write_gguf(target, {**kept, **ours}, tensors)
+    return Exported(target, len(serving), reason)
+
+
+def serving_plan(checkpoint: Checkpoint) -> bytes:
+    """The serving plan of a model, as the native core runs it."""
+    from trivet.backends.native import lower
+
+    architecture = models.by_architecture(checkpoint.architecture)
+    config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
+    graph = lower(serving_graph(architecture.Model(config, checkpoint)))
+    return plan.encode(plan.build(graph, serving_dims(config.context), f"{checkpoint.architecture}.serve"))
+
+
+def _chat(checkpoint: Checkpoint) -> tuple[dict[str, str], str | None]:
+    """The chat metadata, or why there is none."""
+    source = checkpoint.metadata.get("tokenizer.chat_template")
+    if source is None:
+        reason = "the model has no chat template"
+    else:
+        try:
+            return derive_chat_format(source).metadata(), None
+        except TemplateError as error:
+            reason = str(error)
+    return {"trivet.chat.refused": reason}, reason

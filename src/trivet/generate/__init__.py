@@ -1,0 +1,1 @@
+"""Sessions, sampling and the user's `Model`: from a checkpoint to text."""

@@ -1,0 +1,214 @@
+"""The serving plan of a model, and the engine that runs it on any backend.
+
+One graph serves everything: its inputs are a flat list of T tokens with their positions, the sequence each
+belongs to, that sequence's page table, and the rows whose logits are wanted. Any mix of prefill and decode
+of any number of sequences is one run of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet import graph
+from trivet.backends import get
+from trivet.dtypes import DType, f32, i32
+from trivet.errors import CapacityError, InputError
+from trivet.graph import Dim, Graph
+from trivet.models.checkpoint import Checkpoint
+from trivet.nn.attention import paged_inputs
+
+PAGE = 64  # tokens per page
+CHUNK = 512  # most tokens of one run; a longer prompt is fed in several, with the same bits
+
+Logits = npt.NDArray[np.float32]
+
+
+def serving_graph(model: Any, dtype: DType = f32) -> Graph:
+    """The serving graph of a model, with KV pools of `dtype`."""
+    ids = graph.input("ids", (Dim("T"),), i32)
+    rows = graph.input("rows", (Dim("R"),), i32)
+    attend = paged_inputs(PAGE, dtype)
+    logits = model(ids, attend.positions, attend, rows)
+    return Graph({"logits": logits}, attend.updates)
+
+
+def serving_dims(context: int) -> dict[str, tuple[int, int]]:
+    """Smallest and largest of the serving graph's dimensions, for its plan."""
+    pages = -(-context // PAGE)
+    return {
+        "T": (1, 1 << 16),
+        "R": (0, 1 << 16),
+        "B": (1, 1 << 12),
+        "P": (1, max(pages, 1)),
+        "N": (1, 1 << 22),
+    }
+
+
+class Session(Protocol):
+    """One sequence: the tokens fed so far and their keys and values."""
+
+    @property
+    def length(self) -> int: ...
+
+    def truncate(self, length: int) -> None:
+        """Forgets all but the first `length` tokens."""
+
+    def fork(self) -> Session:
+        """A second session with the same tokens; neither sees the other's later ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Tokens for one session, and which of them (by index) to give logits for."""
+
+    session: Any
+    ids: Sequence[int]
+    rows: Sequence[int]
+
+
+class Engine(Protocol):
+    """Runs the serving plan for any number of sessions."""
+
+    context: int  # most tokens of one session
+
+    def session(self) -> Session: ...
+
+    def step(self, feeds: Sequence[Feed]) -> list[Logits]:
+        """Advances several sessions in one run: logits [len(rows), vocab] for each feed. If it raises,
+        no session has advanced."""
+
+    def forward(self, session: Any, ids: Sequence[int], rows: Sequence[int]) -> Logits:
+        """Feeds one session, in chunks if need be."""
+
+
+class GraphSession:
+    """A session of a GraphEngine: its ids and its pages."""
+
+    def __init__(self, engine: GraphEngine) -> None:
+        self._engine = engine
+        self.ids: list[int] = []
+        self.pages: list[int] = []
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= len(self.ids):
+            raise InputError(f"[truncate] length {length}; the session has {len(self.ids)} tokens")
+        del self.ids[length:]
+        keep = -(-length // PAGE)
+        self._engine.release(self.pages[keep:])
+        del self.pages[keep:]
+
+    def fork(self) -> GraphSession:
+        """Feeds the tokens again: a backend's arrays are its own, and the bits are the same."""
+        copy = GraphSession(self._engine)
+        if self.ids:
+            self._engine.forward(copy, self.ids, [])
+        return copy
+
+    def __del__(self) -> None:
+        self._engine.release(self.pages)
+
+
+class GraphEngine:
+    """Runs the serving graph through a backend's `compile`; pages are handed out here. The native core has
+    an engine of its own, with the same contract."""
+
+    def __init__(self, model: Any, checkpoint: Checkpoint, backend: str, context: int) -> None:
+        self.context = context
+        self._vocab = model.config.vocab
+        self._graph = serving_graph(model)
+        self._backend, self._load = get(backend), checkpoint.load
+        self._pages = 0
+        self._free: list[int] = []
+        self._program: Any = None
+
+    def session(self) -> GraphSession:
+        return GraphSession(self)
+
+    def release(self, pages: Sequence[int]) -> None:
+        self._free.extend(pages)
+
+    def forward(self, session: GraphSession, ids: Sequence[int], rows: Sequence[int]) -> Logits:
+        start = session.length
+        wanted = np.asarray(rows, np.int64)
+        parts: list[Logits] = []
+        try:
+            for at in range(0, len(ids), CHUNK):
+                here = wanted[(wanted >= at) & (wanted < at + CHUNK)] - at
+                parts += self.step([Feed(session, ids[at : at + CHUNK], here.tolist())])
+        except BaseException:
+            session.truncate(start)
+            raise
+        return np.concatenate(parts) if parts else np.zeros((0, self._vocab), np.float32)
+
+    def step(self, feeds: Sequence[Feed]) -> list[Logits]:
+        for feed in feeds:
+            self._check(feed)
+        tables = [self._pages_for(feed) for feed in feeds]
+        counts = [len(feed.ids) for feed in feeds]
+        starts = np.cumsum([0, *counts])
+        table = np.zeros((len(feeds), max(map(len, tables))), np.int32)
+        for row, pages in zip(table, tables, strict=True):
+            row[: len(pages)] = pages
+        inputs = {
+            "ids": np.concatenate([np.asarray(f.ids, np.int32) for f in feeds]),
+            "positions": np.concatenate([np.arange(n, dtype=np.int32) + f.session.length for f, n in zip(feeds, counts, strict=True)]),
+            "sequences": np.repeat(np.arange(len(feeds), dtype=np.int32), counts),
+            "pages": table,
+            "rows": np.concatenate([np.asarray(f.rows, np.int32) + s for f, s in zip(feeds, starts[:-1], strict=True)]).astype(np.int32),
+        }  # fmt: skip
+        logits = self._backend.to_numpy(self._program.run(inputs)["logits"])
+        for feed in feeds:
+            feed.session.ids.extend(map(int, feed.ids))
+        return np.split(logits, np.cumsum([len(f.rows) for f in feeds])[:-1])
+
+    def _check(self, feed: Feed) -> None:
+        check_ids(feed.ids, self._vocab)
+        room = self.context - feed.session.length
+        if len(feed.ids) > room:
+            raise CapacityError(
+                f"[forward] {len(feed.ids)} tokens on top of {feed.session.length}; the context is {self.context}"
+            )
+
+    def _pages_for(self, feed: Feed) -> list[int]:
+        """The session's pages, with enough of them for the new tokens."""
+        pages: list[int] = feed.session.pages
+        missing = -(-(feed.session.length + len(feed.ids)) // PAGE) - len(pages)
+        while len(self._free) < missing or self._program is None:
+            self._grow()
+        pages.extend(self._free.pop() for _ in range(missing))
+        return pages
+
+    def _grow(self) -> None:
+        """Doubles the pools: compiles for more pages, with the old pages' contents in front."""
+        before, self._pages = self._pages, max(16, 2 * self._pages)
+        state: dict[str, Any] = {}
+        if self._program is not None:
+            for name, array in self._program.state.items():
+                old = self._backend.to_numpy(array)
+                state[name] = np.zeros((self._pages, *old.shape[1:]), old.dtype)
+                state[name][:before] = old
+        self._program = self._backend.compile(
+            self._graph, weights=self._load, state=state, sizes={"N": self._pages}
+        )
+        self._free.extend(range(self._pages - 1, before - 1, -1))
+
+
+def check_ids(ids: Sequence[int], vocab: int) -> None:
+    """Raises InputError naming the first id outside the vocabulary."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(
+            f"[forward] ids must be a flat list of integers, got {array.dtype}{list(array.shape)}"
+        )
+    bad = np.flatnonzero((array < 0) | (array >= vocab))
+    if bad.size:
+        raise InputError(f"[forward] ids[{bad[0]}] is {array[bad[0]]}; the vocabulary has {vocab}")

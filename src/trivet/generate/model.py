@@ -1,0 +1,306 @@
+"""`Model`: a checkpoint opened for use on one device. What `trivet.load` gives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet import models
+from trivet.errors import CapacityError, InputError, ModelError
+from trivet.generate.completion import Chunk, Completion, StopStrings, Timings, Usage
+from trivet.generate.engine import Engine, GraphEngine, Logits, Session, check_ids
+from trivet.generate.sampler import Sampler, SamplerOptions
+from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
+from trivet.runtime import backend_of
+from trivet.text.template import ChatTemplate
+from trivet.text.tokenizer import Tokenizer
+
+NLL_CHUNK = 256  # rows of logits held at a time while scoring a text
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, str]
+
+
+def load(model: str | Path, device: str = "auto", *, context: int | None = None, threads: int = 0) -> Model:
+    """Opens a model for use.
+
+    model: path of a GGUF file, of a Hugging Face folder, or a short name such as "smollm2-135m".
+    device: "cpu", "reference" (NumPy in float64: slow, exact), or "auto".
+    context: most tokens of one sequence; by default what the model was trained for.
+    threads: 0 for TRIVET_THREADS, else the physical cores.
+    Raises FileError, GGUFError, ModelError or DeviceUnavailable."""
+    return Model(open_checkpoint(resolve(model)), device, context=context, threads=threads)
+
+
+def open_tokenizer(model: str | Path) -> Tokenizer:
+    """The tokenizer of a model's file alone, without loading the model."""
+    return Tokenizer.open(resolve(model))
+
+
+class Model:
+    """A language model on one device."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, device: str = "auto", *, context: int | None = None, threads: int = 0
+    ) -> None:
+        self.checkpoint = checkpoint
+        architecture = models.by_architecture(checkpoint.architecture)
+        self.config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
+        self.definition = architecture.Model(self.config, checkpoint)
+        self.context = _context(context, self.config.context)
+        self.device, self.backend = backend_of(device)
+        self._threads = threads
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What runs the model; made when first used."""
+        if self.backend == "native":
+            from trivet.generate.native import NativeEngine
+
+            return NativeEngine(self.definition, self.checkpoint, self.context, self._threads)
+        return GraphEngine(self.definition, self.checkpoint, self.backend, self.context)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model's file."""
+        if self.checkpoint.path.is_dir():
+            raise ModelError(
+                f"[tokenizer] {self.checkpoint.path.name} is a folder; only GGUF files bring tables trivet reads"
+            )
+        return Tokenizer.open(self.checkpoint.path)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The file's chat template, or None."""
+        source = self.checkpoint.metadata.get("tokenizer.chat_template")
+        if source is None:
+            return None
+        if not isinstance(source, str):
+            raise ModelError("[chat] metadata tokenizer.chat_template is not a string")
+        t = self.tokenizer
+        bos, eos = (t.token(i) if i is not None else "" for i in (t.bos_id, t.eos_id))
+        return ChatTemplate(source, bos_token=bos, eos_token=eos)
+
+    def session(self) -> Session:
+        """A new, empty sequence."""
+        return self.engine.session()
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation with the assistant's turn opened, by the file's chat template.
+
+        Raises ModelError if the file has none, TemplateError if it fails."""
+        if self.chat_template is None:
+            raise ModelError(
+                f"[chat] {self.checkpoint.path.name} has no chat template: a base model completes text"
+            )
+        text = self.chat_template.render(messages, add_generation_prompt=True)
+        return self.tokenizer.encode(text, add_special=False, parse_special=True)
+
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """Ids of a prompt: text is encoded with the special tokens the file asks for, and those it spells."""
+        ids = (
+            self.tokenizer.encode(prompt, add_special=True, parse_special=True)
+            if isinstance(prompt, str)
+            else list(map(int, prompt))
+        )
+        if not ids:
+            raise InputError("[generate] the prompt is empty")
+        check_ids(ids, self.config.vocab)
+        return ids
+
+    def logits(self, ids: Sequence[int]) -> Logits:
+        """Logits after each of `ids`, in a fresh sequence: float32 [len(ids), vocab].
+
+        Raises InputError for an id outside the vocabulary, CapacityError beyond the context."""
+        return self.engine.forward(self.session(), list(ids), range(len(ids)))
+
+    def nll(
+        self,
+        ids: Sequence[int],
+        *,
+        window: int = 0,
+        stride: int = 0,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> npt.NDArray[np.float64]:
+        """Negative log likelihood, natural log, of each id after the first: float64 [len(ids) - 1].
+
+        One window by default. With `window` and `stride` (1 <= stride < window), windows of `window` tokens
+        begin every `stride`, and each token is scored once, in the first window that reaches it. `advance` is
+        told how many more are scored."""
+        ids = list(map(int, ids))
+        window = window or len(ids)
+        stride = stride or max(window - 1, 1)
+        if not 1 <= stride < max(window, 2):
+            raise InputError(f"[nll] stride {stride}; wanted 1 <= stride < window {window}")
+        out = np.empty(max(len(ids) - 1, 0))
+        scored = 0
+        for start in range(0, max(len(ids) - 1, 0), stride):
+            end = min(start + window, len(ids))
+            for first, values in self._score(ids[start:end], scored - start):
+                out[start + first : start + first + len(values)] = values
+                advance(len(values))
+            scored = end - 1
+            if end == len(ids):
+                break
+        return out
+
+    def _score(self, ids: list[int], first: int) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+        """(index, NLL of ids[index + 1] and on) from `first`, a chunk of rows at a time."""
+        session = self.session()
+        for at in range(0, len(ids) - 1, NLL_CHUNK):
+            part = ids[at : min(at + NLL_CHUNK, len(ids) - 1)]
+            rows = range(max(first - at, 0), len(part))
+            logits = self.engine.forward(session, part, rows).astype(np.float64)
+            if len(rows):
+                begin = at + rows[0]
+                targets = ids[begin + 1 : begin + 1 + len(rows)]
+                peak = logits.max(axis=1)
+                total = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=1))
+                yield begin, total - logits[np.arange(len(rows)), targets]
+
+    def generate(
+        self,
+        prompt: Prompt,
+        max_tokens: int = 64,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        repeat_penalty: float = 1.0,
+        presence_penalty: float = 0,
+        frequency_penalty: float = 0,
+        logit_bias: Mapping[int, float] | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> Completion:
+        """Continues a prompt (text, or ids).
+
+        temperature 0 takes the likeliest token each time. seed None draws a new one. Generation ends at an
+        end-of-text token or a stop string ("stop"; neither is part of the text), or at `max_tokens` or the end
+        of the context ("length"). Raises InputError for a bad option, CapacityError if the prompt does not
+        leave room for one token."""
+        options = SamplerOptions(
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repeat_penalty,
+            presence_penalty,
+            frequency_penalty,
+            logit_bias,
+            seed,
+        )
+        last: Completion | None = None
+        for chunk in self.stream_ids(self.encode_prompt(prompt), options, max_tokens, stop):
+            last = chunk.completion or last
+        assert last is not None
+        return last
+
+    def stream(
+        self, prompt: Prompt, max_tokens: int = 64, *, stop: str | Sequence[str] = (), **options: Any
+    ) -> Iterator[Chunk]:
+        """The same, as an iterator of chunks; the last one carries the completion. `options` are those of
+        `generate`."""
+        return self.stream_ids(self.encode_prompt(prompt), SamplerOptions(**options), max_tokens, stop)
+
+    def stream_ids(
+        self,
+        ids: list[int],
+        options: SamplerOptions,
+        max_tokens: int,
+        stop: str | Sequence[str] = (),
+        session: Session | None = None,
+    ) -> Iterator[Chunk]:
+        """Feeds ids to a session (a new one by default) and streams the reply; the session keeps both."""
+        session = session or self.session()
+        if max_tokens < 1:
+            raise InputError(f"[generate] max_tokens is {max_tokens}; wanted at least 1")
+        if session.length + len(ids) >= self.context:
+            raise CapacityError(
+                f"[generate] a prompt of {session.length + len(ids)} tokens leaves no room in a context of {self.context}"
+            )
+        return _Reply(self, session, ids, options, max_tokens, stop).chunks()
+
+
+class _Reply:
+    """One reply while it is made."""
+
+    def __init__(
+        self,
+        model: Model,
+        session: Session,
+        prompt: list[int],
+        options: SamplerOptions,
+        max_tokens: int,
+        stop: str | Sequence[str],
+    ) -> None:
+        self.model, self.session, self.prompt, self.max_tokens = model, session, prompt, max_tokens
+        self.sampler = Sampler(options)
+        self.stops = StopStrings([stop] if isinstance(stop, str) else stop)
+        self.decoder = model.tokenizer.stream()
+        self.ids: list[int] = []
+        self.text = ""
+        self.began = time.perf_counter()
+        self.first = 0.0
+
+    def chunks(self) -> Iterator[Chunk]:
+        engine = self.model.engine
+        logits = engine.forward(self.session, self.prompt, [len(self.prompt) - 1])[0]
+        self.first = time.perf_counter()
+        self.sampler.accept(self.prompt, generated=False)
+        while True:
+            token = self.sampler.sample(logits)
+            if token in self.model.tokenizer.end_ids:
+                return (yield self._end("stop", self.decoder.flush()))
+            self.sampler.accept([token], generated=True)
+            self.ids.append(token)
+            text = self._show(self.decoder.push(token))
+            if self.stops.found:
+                return (yield self._end("stop", "", text, [token]))
+            full = self.session.length >= self.model.context
+            if full or len(self.ids) == self.max_tokens:
+                limit: Literal["max_tokens", "context"] = "context" if full else "max_tokens"
+                return (yield self._end("length", self.decoder.flush(), text, [token], limit))
+            yield Chunk(text, [token])
+            logits = engine.forward(self.session, [token], [0])[0]
+
+    def _show(self, text: str) -> str:
+        shown = self.stops.push(text)
+        self.text += shown
+        return shown
+
+    def _end(
+        self,
+        reason: Literal["stop", "length"],
+        rest: str,
+        text: str = "",
+        ids: Sequence[int] = (),
+        limit: Literal["max_tokens", "context"] | None = None,
+    ) -> Chunk:
+        """The last chunk: what was held back, and the completion."""
+        tail = self._show(rest)
+        if not self.stops.found:
+            held = self.stops.flush()
+            self.text += held
+            tail += held
+        now = time.perf_counter()
+        timings = Timings(
+            self.first - self.began, now - self.first, len(self.prompt), max(len(self.ids) - 1, 0)
+        )
+        usage = Usage(len(self.prompt), len(self.ids))
+        completion = Completion(self.text, self.ids, reason, usage, timings, limit)
+        return Chunk(text + tail, list(ids), completion)
+
+
+def _context(wanted: int | None, trained: int) -> int:
+    if wanted is None:
+        return trained
+    if not 1 <= wanted <= trained:
+        raise InputError(f"[load] context {wanted}; this model takes 1 to {trained} tokens")
+    return wanted

@@ -1,0 +1,34 @@
+"""Architectures, one file each, and the checkpoints they are built from.
+
+An architecture module has: `Config` with `Config.from_metadata(metadata)`, a model class
+`Model(config, weights)`, and, to open Hugging Face folders, `hf_metadata(config)` and `hf_tensors(...)`.
+Every checkpoint speaks GGUF's metadata keys and tensor names, whatever file it came from.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from trivet.errors import ModelError
+
+#: general.architecture in GGUF -> module
+ARCHITECTURES = {"llama": "llama"}
+#: model_type in a Hugging Face config.json -> module
+MODEL_TYPES = {"llama": "llama", "mistral": "llama"}
+
+
+def by_architecture(name: str) -> ModuleType:
+    """The module of a GGUF `general.architecture`; ModelError lists the known ones otherwise."""
+    if name not in ARCHITECTURES:
+        raise ModelError(
+            f"[load] general.architecture is {name!r}; known: {', '.join(sorted(ARCHITECTURES))}"
+        )
+    return importlib.import_module(f"trivet.models.{ARCHITECTURES[name]}")
+
+
+def by_model_type(name: str) -> ModuleType:
+    """The module of a Hugging Face `model_type`; ModelError lists the known ones otherwise."""
+    if name not in MODEL_TYPES:
+        raise ModelError(f"[load] model_type is {name!r}; known: {', '.join(sorted(MODEL_TYPES))}")
+    return importlib.import_module(f"trivet.models.{MODEL_TYPES[name]}")

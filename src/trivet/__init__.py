@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet.tensor import full as full
     from trivet.tensor import grad as grad
     from trivet.tensor import ones as ones
-    from trivet.tensor import random as random
+    from trivet.tensor import random_key as random_key
     from trivet.tensor import value_and_grad as value_and_grad
     from trivet.tensor import zeros as zeros
 
@@ -51,7 +51,7 @@ _NAMES = {
     "trivet.generate.model": ("load",),
     "trivet.runtime": ("devices",),
     "trivet.tensor": (
-        "Tensor", "arange", "asarray", "eval", "from_dlpack", "full", "grad", "ones", "random",
+        "Tensor", "arange", "asarray", "eval", "from_dlpack", "full", "grad", "ones", "random_key",
         "value_and_grad", "zeros",
     ),
 }  # fmt: skip

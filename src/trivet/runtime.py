@@ -1,0 +1,172 @@
+"""Choosing a device, evaluating graphs on it, moving values.
+
+Each device stands for one backend. Nothing ever changes device by itself: asking for one that is not there
+raises DeviceUnavailable with the reason, and a node whose inputs live on two devices cannot be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from trivet import backends, graph
+from trivet.backends.base import Backend
+from trivet.dtypes import DType
+from trivet.errors import DeviceMismatch, DeviceUnavailable, InputError
+from trivet.graph import LEAVES, Dim, Graph, Node, walk
+from trivet.plan import rebuilt, rewrite
+
+#: device -> the folder in backends/ that computes for it
+BACKENDS = {"cpu": "native", "cuda": "xla", "rocm": "xla", "tpu": "xla", "metal": "mlx", "reference": "numpy"}
+#: what "auto" tries, in this order; `reference` is asked for by name only
+AUTO = ("tpu", "cuda", "rocm", "metal", "cpu")
+#: constants of more bytes are inputs of a program, so that programs can be used again
+SMALL_CONSTANT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device and, if it cannot be used, why."""
+
+    name: str
+    available: bool
+    details: str
+
+
+def devices() -> list[Device]:
+    """Every device trivet knows, whether it can be used here, and what it is or why not.
+
+    >>> [d.name for d in devices()]
+    ['cpu', 'cuda', 'rocm', 'tpu', 'metal', 'reference']
+    """
+    return [_device(name) for name in BACKENDS]
+
+
+def _device(name: str) -> Device:
+    reason = unavailable(name)
+    if reason is not None:
+        return Device(name, False, reason)
+    return Device(name, True, backends.find(BACKENDS[name]).details())
+
+
+def unavailable(device: str) -> str | None:
+    """None if the device can be used, else why not."""
+    if device not in BACKENDS:
+        raise DeviceUnavailable(f"[device] no device {device!r}; known: auto, {', '.join(BACKENDS)}")
+    if BACKENDS[device] not in backends.names():
+        return f"this version has no {BACKENDS[device]} backend"
+    return backends.find(BACKENDS[device]).unavailable()
+
+
+def resolve(device: str | None = None) -> str:
+    """The name of a device that can be used; None and "auto" are the first available one.
+
+    >>> resolve("reference")
+    'reference'
+    """
+    if device is None or device == "auto":
+        reasons = {name: unavailable(name) for name in AUTO}
+        for name, reason in reasons.items():
+            if reason is None:
+                return name
+        raise DeviceUnavailable(
+            f"[device] none is available: {'; '.join(f'{n}: {r}' for n, r in reasons.items())}"
+        )
+    reason = unavailable(device)
+    if reason is not None:
+        raise DeviceUnavailable(f"[device] {device} is not available: {reason}")
+    return device
+
+
+def backend(device: str) -> Backend:
+    """The backend that computes for an available device."""
+    return backends.find(BACKENDS[resolve(device)])
+
+
+def put(array: Any, dtype: DType, device: str | None = None) -> Node:
+    """A NumPy array in storage form (bf16 as uint16 bits) copied to a device: a buffer node."""
+    name = resolve(device)
+    return graph.buffer(backend(name).from_numpy(array, dtype), np.shape(array), dtype, name)
+
+
+def memory(node: Node) -> np.ndarray[Any, Any]:
+    """A node's value as a NumPy array in storage form, over the device's own memory where that can be."""
+    (value,) = evaluate([node])
+    return backend(value.attrs["device"]).to_numpy(value.value)
+
+
+def fetch(node: Node) -> np.ndarray[Any, Any]:
+    """The same as a read-only view: values never change."""
+    array = memory(node).view()
+    array.flags.writeable = False
+    return array
+
+
+def move(node: Node, device: str) -> Node:
+    """A copy of a node's value on a device."""
+    return put(fetch(node), node.dtype, resolve(device))
+
+
+_done: WeakKeyDictionary[Node, Node] = WeakKeyDictionary()
+
+
+def evaluate(nodes: Sequence[Node], device: str | None = None) -> list[Node]:
+    """The nodes' values as buffers, computed in one program, on the device their inputs are on; `device` says
+    where, for nodes that depend on none. A value once computed is kept as long as its node lives."""
+    where = _place(nodes, device)
+    missing = list(dict.fromkeys(n for n in nodes if n.op != "buffer" and n not in _done))
+    if missing:
+        for node, value in zip(missing, _compute(missing, where), strict=True):
+            _done[node] = graph.buffer(value, _fixed(node), node.dtype, where)
+    return [n if n.op == "buffer" else _done[n] for n in nodes]
+
+
+def _fixed(node: Node) -> tuple[int, ...]:
+    for size in node.shape:
+        if isinstance(size, Dim):
+            raise InputError(f"[eval] {node} has the symbolic size {size}: only a compiled graph can be run")
+    return tuple(s for s in node.shape if isinstance(s, int))
+
+
+def _place(nodes: Sequence[Node], device: str | None) -> str:
+    """The one device of the nodes."""
+    found = {n.device for n in nodes if n.device is not None}
+    if device is not None:
+        found.add(resolve(device))
+    if len(found) > 1:
+        raise DeviceMismatch(
+            f"[eval] values on {' and on '.join(sorted(found))} in one call; move with .to()"
+        )
+    return found.pop() if found else resolve()
+
+
+def _compute(nodes: Sequence[Node], device: str) -> list[Any]:
+    """The nodes' values as arrays of the device's backend."""
+    names: dict[int, str] = {}
+    given: dict[str, Any] = {}
+    leaves: dict[Node, Node] = {}
+    for node in _known_or_leaves(nodes):
+        value = _done[node].value if node in _done else node.value
+        if node.op == "constant" and value.nbytes <= SMALL_CONSTANT:
+            continue
+        if value is None:
+            raise InputError(f"[eval] {node} has no value; compile the graph and run it with one")
+        name = names.setdefault(id(value), f"v{len(names)}")
+        given[name] = value
+        leaves[node] = graph.input(name, node.shape, node.dtype)
+    outputs = rewrite(nodes, rebuilt, known=leaves)
+    program = backend(device).compile(Graph({str(i): n for i, n in enumerate(outputs)}))
+    results = program.run(given)
+    return [results[str(i)] for i in range(len(nodes))]
+
+
+def _known_or_leaves(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Where the graph of `nodes` begins: leaves, and nodes whose values were computed before."""
+    for node in walk(nodes, known=_done):
+        if node.op in LEAVES:
+            yield node
+        yield from (n for n in node.inputs if n in _done)

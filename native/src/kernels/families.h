@@ -2,4 +2,10 @@
 #pragma once
 
 #define TV_FAMILIES(X) \
-  X(linear)
+  X(elementwise) \
+  X(glu) \
+  X(linear) \
+  X(movement) \
+  X(norm) \
+  X(paged) \
+  X(rope)

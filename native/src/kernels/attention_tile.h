@@ -1,0 +1,253 @@
+// The arithmetic that every attention kernel shares: products of a few rows with a tile of 64 others.
+//
+// Two products, each written so that the bits of a result depend only on its own row:
+//   dots      out[r][j] = sum over d of a[r][d] * b[j][d]     lane = j, d in order from 0
+//   add_rows  out[r][e] += sum over j of w[r][j] * b[j][e]    lane = e, j in order over the row's interval
+// How many rows are done together changes which loads are shared, never the order of a sum.
+//
+// A tile's 64 members stand in chunks of 16 that may lie anywhere (a page of a KV pool holds whole chunks).
+// Lanes outside a row's interval may hold anything, NaN included: dots computes them, mask and interval
+// keep them out of what follows.
+#pragma once
+
+#include "core/thread_pool.h"
+#include "simd/math.h"
+
+namespace tv::TV_ISA {
+namespace {
+
+constexpr int kTile = 64;
+constexpr int kChunk = 16;
+constexpr int kChunks = kTile / kChunk;
+
+// Storage types of a KV pool.
+struct F16 {
+  uint16_t bits;
+};
+struct BF16 {
+  uint16_t bits;
+};
+
+TV_INLINE F32 load_any(const float* p) { return load(p); }
+TV_INLINE F32 load_any(const F16* p) { return load_f16(&p->bits); }
+TV_INLINE F32 load_any(const BF16* p) { return load_bf16(&p->bits); }
+TV_INLINE F32 load_any_partial(const float* p, int n) { return load_partial(p, n); }
+TV_INLINE F32 load_any_partial(const F16* p, int n) { return load_f16_partial(&p->bits, n); }
+TV_INLINE F32 load_any_partial(const BF16* p, int n) { return load_bf16_partial(&p->bits, n); }
+
+// A tile stood on end: element d of member j is chunk[j / 16][d * stride + j % 16].
+template <class T>
+struct Columns {
+  const T* chunk[kChunks];
+  int64_t stride;
+};
+
+// A tile as rows: element e of member j is chunk[j / 16][(j % 16) * stride + e].
+template <class T>
+struct Rows {
+  const T* chunk[kChunks];
+  int64_t stride;
+};
+
+constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Registers: 6 rows by this many vectors leave room for the loads on every instruction set.
+#if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
+constexpr int kVectors = 4;
+#else
+constexpr int kVectors = 2;
+#endif
+
+// Calls f<R>(row) for groups of at most 6 rows.
+template <class F>
+TV_INLINE void each_group(int rows, F&& f) {
+  int r = 0;
+  for (; rows - r > 8; r += 6) f.template operator()<6>(r);
+  switch (rows - r) {
+    case 8: f.template operator()<4>(r), f.template operator()<4>(r + 4); break;
+    case 7: f.template operator()<4>(r), f.template operator()<3>(r + 4); break;
+    case 6: f.template operator()<6>(r); break;
+    case 5: f.template operator()<3>(r), f.template operator()<2>(r + 3); break;
+    case 4: f.template operator()<4>(r); break;
+    case 3: f.template operator()<3>(r); break;
+    case 2: f.template operator()<2>(r); break;
+    case 1: f.template operator()<1>(r); break;
+    default: break;
+  }
+}
+
+template <int R, int C, class T>
+void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int64_t depth, float* out) {
+  const T* column[C];
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) {
+    const int j = lane + c * kLanes;
+    column[c] = b.chunk[j / kChunk] + j % kChunk;
+  }
+  F32 sum[R][C];
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) sum[r][c] = zero();
+  for (int64_t d = 0; d < depth; ++d) {
+    F32 x[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) x[c] = load_any(column[c] + d * b.stride);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      const F32 y = broadcast(a[r * lda + d]);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) sum[r][c] = fma(y, x[c], sum[r][c]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) store(out + r * kTile + lane + c * kLanes, sum[r][c]);
+}
+
+// out [rows][kTile] for the chunks that hold members [begin, end).
+template <class T>
+void dots(int rows, const float* a, int64_t lda, const Columns<T>& b, int64_t depth, int begin, int end,
+          float* out) {
+  const int last = static_cast<int>(round_up(end, kChunk));
+  each_group(rows, [&]<int R>(int r) {
+    const float* from = a + r * lda;
+    float* to = out + r * kTile;
+    int lane = begin / kChunk * kChunk;
+    for (; lane + kVectors * kLanes <= last; lane += kVectors * kLanes)
+      dots_group<R, kVectors>(from, lda, b, lane, depth, to);
+    if constexpr (kLanes == kChunk) {
+      if (last - lane >= 2 * kLanes) dots_group<R, 2>(from, lda, b, lane, depth, to), lane += 2 * kLanes;
+      if (last - lane >= kLanes) dots_group<R, 1>(from, lda, b, lane, depth, to);
+    }
+  });
+}
+
+// One group of rows and of `C` vectors of their elements; `tail` is the elements of the last vector.
+template <int R, int C, bool kPartial, class T>
+void add_rows_group(const float* w, int begin, int end, const Rows<T>& b, int64_t element, int tail,
+                    float* out, int64_t ldo) {
+  F32 sum[R][C];
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) sum[r][c] = load(out + r * ldo + element + c * kLanes);
+  for (int j = begin; j < end;) {
+    const int chunk_end = (j / kChunk + 1) * kChunk, stop = chunk_end < end ? chunk_end : end;
+    const T* row = b.chunk[j / kChunk] + (j % kChunk) * b.stride + element;
+    for (; j < stop; ++j, row += b.stride) {
+      F32 x[C];
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c)
+        x[c] = kPartial ? load_any_partial(row + c * kLanes, tail) : load_any(row + c * kLanes);
+#pragma GCC unroll 6
+      for (int r = 0; r < R; ++r) {
+        const F32 y = broadcast(w[r * kTile + j]);
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) sum[r][c] = fma(y, x[c], sum[r][c]);
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) store(out + r * ldo + element + c * kLanes, sum[r][c]);
+}
+
+template <int R, class T>
+void add_rows_wide(const float* w, int begin, int end, const Rows<T>& b, int64_t width, float* out,
+                   int64_t ldo) {
+  int64_t e = 0;
+  for (; e + kVectors * kLanes <= width; e += kVectors * kLanes)
+    add_rows_group<R, kVectors, false>(w, begin, end, b, e, 0, out, ldo);
+  if constexpr (kVectors == 4)
+    if (e + 2 * kLanes <= width)
+      add_rows_group<R, 2, false>(w, begin, end, b, e, 0, out, ldo), e += 2 * kLanes;
+  for (; e + kLanes <= width; e += kLanes) add_rows_group<R, 1, false>(w, begin, end, b, e, 0, out, ldo);
+  if (e < width) add_rows_group<R, 1, true>(w, begin, end, b, e, static_cast<int>(width - e), out, ldo);
+}
+
+// out [rows][ldo]: row r adds members [begin[r], end[r]) only. `out` has whole vectors, of which `width`
+// elements are meant. Where the rows' intervals differ, each row's ends are added on its own.
+template <class T>
+void add_rows(int rows, const float* w, const int32_t* begin, const int32_t* end, const Rows<T>& b,
+              int64_t width, float* out, int64_t ldo) {
+  each_group(rows, [&]<int R>(int r) {
+    int first = begin[r], last = end[r];
+    for (int i = r + 1; i < r + R; ++i) {
+      if (begin[i] > first) first = begin[i];
+      if (end[i] < last) last = end[i];
+    }
+    if (first > last) first = last = kTile;  // nothing in common
+    for (int i = r; i < r + R; ++i) {
+      const int stop = end[i] < first ? end[i] : first;
+      if (begin[i] < stop) add_rows_wide<1>(w + i * kTile, begin[i], stop, b, width, out + i * ldo, ldo);
+    }
+    if (first < last) add_rows_wide<R>(w + r * kTile, first, last, b, width, out + r * ldo, ldo);
+    for (int i = r; i < r + R; ++i)
+      if (last < end[i]) add_rows_wide<1>(w + i * kTile, last, end[i], b, width, out + i * ldo, ldo);
+  });
+}
+
+// exp(x) for x <= 88: 2 ulp down to -86, where it goes to 0. NaN gives NaN.
+TV_INLINE F32 exp_weight(F32 x) {
+  const F32 lowest = broadcast(-86.0f);
+  const F32 n = round(max(min(x, broadcast(88.0f)), lowest) * broadcast(math::kLog2e));
+  const F32 r = fma(n, broadcast(-math::kLn2Low), fma(n, broadcast(-math::kLn2High), x));
+  F32 p = broadcast(0.0013950594f);
+  p = fma(p, r, broadcast(0.008368954f));
+  p = fma(p, r, broadcast(0.041666206f));
+  p = fma(p, r, broadcast(0.16666518f));
+  p = fma(p, r, broadcast(0.5f));
+  p = fma(p, r * r, r) + broadcast(1.0f);
+  return select(lt(x, lowest), zero(), p * math::power_of_two(to_i32(n)));
+}
+
+constexpr float kLaneNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+TV_INLINE float lane_zero(F32 x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  return lanes[0];
+}
+
+// Lanes of the vector at `lane` that lie in [begin, end).
+TV_INLINE Mask inside(int lane, int begin, int end) {
+  const int to = end - lane, from = begin - lane;
+  const Mask below = first(to < 0 ? 0 : to > kLanes ? kLanes : to);
+  return from <= 0 ? below : below & !first(from > kLanes ? kLanes : from);
+}
+
+// What a score becomes after q.k: score = softcap * tanh(s / softcap) + slope * (key - query).
+struct Shaping {
+  float softcap;  // 0: none
+  bool alibi;
+};
+
+// Parts of one piece of scratch memory; with base == nullptr it only counts.
+struct Carver {
+  char* base;
+  size_t used = 0;
+
+  template <class T>
+  T* take(int64_t n) {
+    T* at = base ? reinterpret_cast<T*>(base + used) : nullptr;
+    used += (static_cast<size_t>(n) * sizeof(T) + 63) / 64 * 64;
+    return at;
+  }
+};
+
+// Calls f(item, slot) for every item in [0, n); no two calls with the same slot run at once.
+template <class F>
+void each_item(ThreadPool& pool, int64_t n, F&& f) {
+  const int64_t slots = n < pool.size() ? n : pool.size();
+  int64_t next = 0;
+  pool.parallel_for(slots, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t slot = begin; slot < end; ++slot)
+      for (int64_t i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < n;) f(i, slot);
+  });
+}
+
+}  // namespace
+}  // namespace tv::TV_ISA

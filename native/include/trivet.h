@@ -473,7 +473,8 @@ enum {
 
 /* Flags of tv_tokenizer_decode and tv_tokenizer_stream_open. @since 0.1 */
 enum {
-  TV_SKIP_SPECIAL = 1 /* control and unknown tokens give no text; else their own text */
+  TV_SKIP_SPECIAL = 1, /* control and unknown tokens give no text; else their own text */
+  TV_CONTINUATION = 2  /* the ids continue a text: a first space is text, not the prefix encode puts there */
 };
 
 /* Kinds of token, numbered as in GGUF files. @since 0.1 */

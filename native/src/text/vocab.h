@@ -1,0 +1,61 @@
+// The vocabulary of a GGUF file: tokenizer.ggml.tokens, token_type, scores and the special ids.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/gguf.h"
+#include "text/hash.h"
+
+namespace tv {
+
+enum class TokenKind : uint8_t { undefined, normal, unknown, control, user_defined, unused, byte };
+
+inline constexpr int32_t kNoToken = -1;
+
+class Vocab {
+ public:
+  // Throws Error{tokenizer} (or bad_gguf for a key that is missing or of the wrong type), naming the key.
+  explicit Vocab(const GGUF& file);
+
+  int32_t size() const { return static_cast<int32_t>(texts_.size()); }
+  std::string_view text(int32_t id) const { return texts_[static_cast<size_t>(id)]; }
+  TokenKind kind(int32_t id) const { return kinds_[static_cast<size_t>(id)]; }
+  float score(int32_t id) const { return scores_.size() == 0 ? 0.0f : scores_[static_cast<size_t>(id)]; }
+  bool has_scores() const { return scores_.size() != 0; }
+  int32_t find(std::string_view text) const { return ids_.find(text); }  // kNoToken when absent
+  void check(int64_t id) const;  // throws Error{tokenizer} unless 0 <= id < size()
+  bool is_end(int32_t id) const;
+
+  // Control and unknown tokens: they stand for no text of their own.
+  bool is_special(int32_t id) const {
+    return kind(id) == TokenKind::control || kind(id) == TokenKind::unknown;
+  }
+
+  bool is_llama = false;  // tokenizer.ggml.model is "llama", else "gpt2"
+  std::string pre;        // tokenizer.ggml.pre, empty for llama
+  int32_t bos = kNoToken;
+  int32_t eos = kNoToken;
+  int32_t unk = kNoToken;
+  int32_t pad = kNoToken;
+  bool add_bos = false;
+  bool add_eos = false;
+  bool add_space_prefix = false;
+
+ private:
+  void read_tokens(const GGUF& file);
+  void read_kinds(const GGUF& file);
+  void read_scores(const GGUF& file);
+  void read_special(const GGUF& file);
+  void find_ends(const GGUF& file);
+
+  std::vector<std::string_view> texts_;  // in the file's map
+  std::vector<TokenKind> kinds_;
+  GGUF::Numbers<float> scores_;
+  std::vector<int32_t> ends_;  // sorted
+  StringTable ids_;
+};
+
+}  // namespace tv

@@ -44,8 +44,11 @@ def build(graph: Graph, dims: Mapping[str, tuple[int, int]] | None = None, name:
             ops.append(Op(node.op, attributes(row, node.attrs), inputs, outputs, aliases))
             ids.update(((node, i), v) for i, v in enumerate(outputs))
     outputs_ = {n: ids[_place(node)] for n, node in graph.outputs.items()}
-    updates = {_state(values, n): ids[_place(node)] for n, node in sorted(graph.updates.items())}
-    ops = _with_copies(values, ops, [*outputs_.values(), *updates.values()], updates)
+    updates = {_state(values, n, node): ids[_place(node)] for n, node in sorted(graph.updates.items())}
+    ops, storage = _with_copies(values, ops, [*outputs_.values(), *updates.values()], updates)
+    for state, value in updates.items():
+        if storage[value] != state and values[storage[value]].kind == "state":
+            updates[state] = _copy(values, ops, value)
     return Plan(name, bounds, tuple(values), tuple(ops), outputs_, updates)
 
 
@@ -92,10 +95,12 @@ def _leaf(node: Node) -> Value:
     return Value(cast(Kind, node.op), node.dtype, node.shape, node.attrs["name"])
 
 
-def _state(values: Sequence[Value], name: str) -> int:
-    """The id of a state by name. A state that is only overwritten is not in the graph: nothing reads it."""
+def _state(values: Sequence[Value], name: str, new: Node) -> int:
+    """The id of the state that `new` updates. The graph must read it: else nothing says its shape."""
     for i, value in enumerate(values):
         if value.kind == "state" and value.name == name:
+            if (value.dtype, value.shape) != (new.dtype, new.shape):
+                raise ShapeError(f"[plan] state {name} is {value}, its update {new.spec}")
             return i
     raise InputError(f"[plan] an update of {name!r}, but the graph reads no state of that name")
 
@@ -133,11 +138,12 @@ def _attribute(what: str, value: Any, declared: type | None) -> Attr:
 
 def _with_copies(
     values: list[Value], ops: Sequence[Op], kept: Sequence[int], updates: Mapping[int, int]
-) -> list[Op]:
-    """The ops, with a copy before each write that would destroy a value somebody still reads."""
+) -> tuple[list[Op], list[int]]:
+    """The ops, with a copy before each write that would destroy a value somebody still reads; and for each
+    value the leaf or op output whose storage it has."""
     last_read = {i: k for k, op in enumerate(ops) for i in op.inputs}
     last_read.update(dict.fromkeys(kept, len(ops)))
-    storage = list(range(len(values)))  # value -> the leaf or op output whose storage it has
+    storage = list(range(len(values)))
     members = {i: [i] for i in storage}
     result: list[Op] = []
     for k, op in enumerate(ops):
@@ -156,7 +162,7 @@ def _with_copies(
             if alias >= 0:
                 root = storage[output] = storage[inputs[alias]]
                 members[root].append(output)
-    return result
+    return result, storage
 
 
 def _copy(values: list[Value], ops: list[Op], source: int) -> int:

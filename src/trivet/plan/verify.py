@@ -86,6 +86,7 @@ def _aliases(plan: Plan) -> None:
     storage = list(range(len(plan.values)))  # value -> the leaf or op output whose storage it has
     members = {i: [i] for i in storage}
     stale: set[int] = set()
+    overwritten: set[int] = set()
     for number, op in enumerate(plan.ops):
         what = f"op {number}, {op.name!r}"
         _not_stale(what, op.inputs, stale)
@@ -100,10 +101,22 @@ def _aliases(plan: Plan) -> None:
             if op.name != "reshape":
                 _writable(plan, what, op, root, storage, written)
                 stale.update(members[root])
+                overwritten.add(root)
             storage[output] = root
             members[root].append(output)
     _not_stale("outputs", plan.outputs.values(), stale)
     _not_stale("updates", plan.updates.values(), stale)
+    _storage_of_updates(plan, storage, overwritten)
+
+
+def _storage_of_updates(plan: Plan, storage: list[int], overwritten: set[int]) -> None:
+    for root in overwritten:
+        if plan.values[root].kind == "state" and root not in plan.updates:
+            _fail(f"state {plan.values[root].name!r} is written in place, but no update says so")
+    for state, value in plan.updates.items():
+        other = plan.values[storage[value]]
+        if storage[value] != state and other.kind == "state":
+            _fail(f"state {plan.values[state].name!r} is given the storage of state {other.name!r}")
 
 
 def _not_stale(what: str, ids: Iterable[int], stale: set[int]) -> None:
@@ -119,8 +132,9 @@ def _same_bytes(plan: Plan, what: str, source: int, target: int) -> None:
 
 
 def _writable(plan: Plan, what: str, op: Op, root: int, storage: list[int], written: set[int]) -> None:
-    if plan.values[root].kind not in ("state", "temporary"):
-        _fail(f"{what} writes into a {plan.values[root].kind}")
+    value = plan.values[root]
+    if value.kind not in ("state", "temporary") or not value.dtype.is_float:
+        _fail(f"{what} writes into a {value.kind} of {value.dtype}; wanted a state or temporary of floats")
     if root in written or sum(storage[i] == root for i in op.inputs) > 1:
         _fail(f"{what} writes into storage that it also reads by another name")
     written.add(root)
@@ -130,4 +144,7 @@ def _updates(plan: Plan) -> None:
     for state, value in plan.updates.items():
         if plan.values[state].kind != "state":
             _fail(f"updates: value {state} is a {plan.values[state].kind}, not a state")
-        _same_bytes(plan, f"update of {plan.values[state].name!r}", value, state)
+        if plan.values[value].dtype is not plan.values[state].dtype or (
+            plan.values[value].shape != plan.values[state].shape
+        ):
+            _fail(f"update of {plan.values[state]} {plan.values[state].name!r} by {plan.values[value]}")

@@ -12,7 +12,7 @@ arrays or Python scalars; if any argument is a Tensor, so is the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from trivet.dtypes import DType
@@ -57,14 +57,23 @@ class NoGradient:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call to test a row with: arrays come from `make(rng)`, as NumPy arrays in float64 (floats),
-    int32/int64 or bool, or `Packed` for a block format. `gradient` False skips the finite-difference check
-    for that sample (a kink, an infinity). `note` says what is hostile about it."""
+    """One call to test a row with. `make(rng)` gives its inputs as NumPy arrays: a float64 array takes each
+    float dtype that is tested in turn, any other keeps its own dtype; `Typed` says a dtype that NumPy cannot.
+    `gradient` False skips the finite-difference check (a kink, an infinity). `note` says what is hostile."""
 
     make: Callable[[Any], Sequence[Any]]
-    attrs: Mapping[str, Any]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
     gradient: bool = True
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """An input of a sample that is `dtype` whatever float dtype is tested; packed ones are raw bytes."""
+
+    array: Any
+    dtype: DType
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,9 @@ class Row:
         """The node of one call; for a row with several outputs, the tuple of its items."""
         unknown = set(attrs) - set(self.attrs)
         if unknown:
-            raise DTypeError(f"[{self.name}] unknown attribute {sorted(unknown)}; it takes {sorted(self.attrs)}")
+            raise DTypeError(
+                f"[{self.name}] unknown attribute {sorted(unknown)}; it takes {sorted(self.attrs)}"
+            )
         specs = self.infer(*(n.spec for n in inputs), **attrs)
         several = isinstance(specs, tuple)
         node = Node(self.name, tuple(inputs), dict(attrs), specs if isinstance(specs, tuple) else (specs,))
@@ -121,6 +132,11 @@ def define(
     row = Row(name, infer, gradient, tuple(samples), dict(tolerance), doc, fallback, attrs or {}, alias or {})
     TABLE[name] = row
     return row
+
+
+def call(name: str, *args: Any, **attrs: Any) -> Any:
+    """Calls a row by name: for rules that stand in a file above the row they need."""
+    return TABLE[name](*args, **attrs)
 
 
 def unwrap(op: str, args: Sequence[Any]) -> tuple[list[Node], Callable[[Any], Any]]:

@@ -35,7 +35,7 @@ class Module:
         return dict(self.named_parameters())
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Replaces parameters by name; a name or shape the module does not have raises, and changes nothing."""
+        """Replaces parameters by name; an unknown name or another shape raises and changes nothing."""
         slots = {path: (owner, key) for path, owner, key in _slots(self, "")}
         for name, value in values.items():
             if name not in slots:

@@ -21,6 +21,7 @@ struct tv_model {
 
 struct tv_program {
   std::shared_ptr<tv::Program> program;
+  std::atomic<bool> cancel;
 };
 
 struct tv_engine {
@@ -33,7 +34,8 @@ struct tv_session {
 
 namespace tv::abi {
 
-// The caller's tensor as a View. Throws, naming `what`, unless dtype, rank, sizes, strides and data are sound.
+// The caller's tensor as a View. Throws, naming `what`, unless dtype, rank, sizes, strides and data are
+// sound.
 View view_of(const tv_tensor* tensor, const char* what);
 // Fills in a tensor; `shape` must live as long as the tensor is valid.
 void give_tensor(const View& view, const int64_t* shape, tv_tensor* out);

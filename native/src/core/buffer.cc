@@ -27,7 +27,8 @@ size_t aligned_size(size_t n) {
 Buffer::Buffer(size_t size, Use use) : size_(size) {
   if (size == 0) return;
   if (size >= kMapped) {
-    void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* data =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     data_ = data == MAP_FAILED ? nullptr : data;
 #ifdef MADV_HUGEPAGE
     if (data_ != nullptr) madvise(data_, size, use == Use::busy ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);

@@ -19,7 +19,8 @@ class Buffer {
   enum class Use { busy, sparse };
 
   Buffer() = default;
-  explicit Buffer(size_t size, Use use = Use::busy);  // throws Error{out_of_memory}; size 0 gives data() == nullptr
+  explicit Buffer(size_t size,
+                  Use use = Use::busy);  // throws Error{out_of_memory}; size 0 gives data() == nullptr
   Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {

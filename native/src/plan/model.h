@@ -14,13 +14,14 @@
 #include "core/view.h"
 #include "formats/gguf.h"
 #include "kernels/kernel.h"
+#include "plan/plan.h"
 
 namespace tv {
 
 class Model {
  public:
-  Model() = default;                         // no file: tensors are added
-  explicit Model(const std::string& path);   // throws Error{io|bad_gguf}
+  Model() = default;                        // no file: tensors are added
+  explicit Model(const std::string& path);  // throws Error{io|bad_gguf}
 
   const std::string& path() const { return path_; }
   const GGUF* file() const { return file_.get(); }  // nullptr for a model without a file
@@ -43,6 +44,9 @@ class Model {
   // Throws bad_model if there is no such tensor, unsupported if its type is not known.
   Named find(std::string_view name) const;
 
+  // The plan in the file's metadata `trivet.plan.<name>`; throws bad_model if there is none.
+  std::shared_ptr<const Plan> load_plan(const std::string& name) const;
+
   // The kernel's arranged copy of weight `name`, made at the first call.
   const void* prepared(const std::string& name, const View& weight, const Kernel& kernel, ThreadPool& pool);
 
@@ -54,7 +58,6 @@ class Model {
     Buffer copy;
   };
   Named named(const Tensor& tensor) const;
-  const Tensor* lookup(std::string_view name) const;
 
   std::string path_;
   std::shared_ptr<GGUF> file_;

@@ -20,7 +20,8 @@ constexpr uint32_t kNoDim = 0xffffffff;
 
 // The least bytes of an entry of each list, for checking counts.
 constexpr size_t kDimBytes = 20, kValueBytes = 8, kOpBytes = 16, kOutputBytes = 8, kUpdateBytes = 8,
-                 kAttrBytes = 9, kSizeBytes = 20;
+                 kSizeBytes = 20;
+constexpr uint32_t kMostAttrs = 64;  // of one op
 
 class Reader {
  public:
@@ -109,17 +110,20 @@ Value read_value(Reader& in, uint32_t id, size_t n_dims, std::vector<Constant>& 
     fail(Status::bad_plan, "[plan] values[%u].kind is %u; allowed: 0 to 4", id, kind);
   if (traits(static_cast<DType>(dtype)) == nullptr)
     fail(Status::bad_plan, "[plan] values[%u].dtype is %u, which is no dtype", id, dtype);
-  if (rank > kMaxRank) fail(Status::bad_plan, "[plan] values[%u].rank is %u; allowed: 0 to %d", id, rank, kMaxRank);
+  if (rank > kMaxRank)
+    fail(Status::bad_plan, "[plan] values[%u].rank is %u; allowed: 0 to %d", id, rank, kMaxRank);
   if (zero != 0) fail(Status::bad_plan, "[plan] values[%u].zero is %u", id, zero);
   Value value{static_cast<Kind>(kind), static_cast<DType>(dtype), in.str("value.name"), {}};
   in.take(0, "value.sizes");
   if (rank > in.left() / kSizeBytes)
-    fail(Status::bad_plan, "[plan] values[%u].sizes: %u sizes do not fit in the %zu bytes left", id, rank, in.left());
+    fail(Status::bad_plan, "[plan] values[%u].sizes: %u sizes do not fit in the %zu bytes left", id, rank,
+         in.left());
   for (uint8_t i = 0; i < rank; ++i) value.sizes.push_back(read_size(in, value.name, n_dims));
   if (value.kind != Kind::constant) return value;
   const uint64_t nbytes = in.number<uint64_t>("constant.nbytes");
   if (nbytes > in.left())
-    fail(Status::bad_plan, "[plan] values[%u].nbytes is %" PRIu64 "; %zu bytes are left", id, nbytes, in.left());
+    fail(Status::bad_plan, "[plan] values[%u].nbytes is %" PRIu64 "; %zu bytes are left", id, nbytes,
+         in.left());
   constants.push_back({id, in.take(nbytes, "constant.bytes"), static_cast<size_t>(nbytes)});
   return value;
 }
@@ -148,9 +152,12 @@ Op read_op(Reader& in) {
   Op op;
   op.row = in.str("op.row");
   const uint32_t n_attrs = in.u32("op.attributes"), n_in = in.u32("op.inputs"), n_out = in.u32("op.outputs");
-  if (n_attrs > in.left() / kAttrBytes || n_in > in.left() / 4 || n_out > in.left() / 8)
-    fail(Status::bad_plan, "[plan] op %s: %u attributes, %u inputs, %u outputs do not fit in the %zu bytes left",
-         quoted(op.row).c_str(), n_attrs, n_in, n_out, in.left());
+  if (n_attrs > kMostAttrs)
+    fail(Status::bad_plan, "[plan] op %s has %u attributes; allowed: %u", quoted(op.row).c_str(), n_attrs,
+         kMostAttrs);
+  if (n_in > in.left() / 4 || n_out > in.left() / 8)
+    fail(Status::bad_plan, "[plan] op %s: %u inputs and %u outputs do not fit in the %zu bytes left",
+         quoted(op.row).c_str(), n_in, n_out, in.left());
   for (uint32_t i = 0; i < n_attrs; ++i) {
     std::string key = in.str("attribute.key");
     if (key.empty() || op.attrs.has(key))
@@ -188,7 +195,8 @@ void check_constant(const Plan& plan, const Constant& constant) {
     if (!size.fixed() || size.offset < 0 || size.offset > kLargestValue)
       fail(Status::bad_plan, "[plan] values[%u]: a constant has fixed sizes of at least 0", constant.value);
     n *= static_cast<uint64_t>(size.offset);
-    if (n > static_cast<unsigned __int128>(kLargestValue)) n = static_cast<unsigned __int128>(kLargestValue) + 1;
+    if (n > static_cast<unsigned __int128>(kLargestValue))
+      n = static_cast<unsigned __int128>(kLargestValue) + 1;
   }
   const DTypeTraits* t = traits(value.dtype);
   if (n % t->block != 0 || n / t->block * t->nbytes != constant.nbytes)

@@ -17,7 +17,11 @@ constexpr const char* kKinds[] = {"input", "weight", "state", "constant", "tempo
 class Verifier {
  public:
   explicit Verifier(Plan& plan)
-      : plan_(plan), written_(plan.values.size()), born_(plan.values.size()), age_(plan.values.size()) {}
+      : plan_(plan),
+        written_(plan.values.size()),
+        born_(plan.values.size()),
+        age_(plan.values.size()),
+        uses_(plan.values.size()) {}
 
   void run() {
     dims();
@@ -63,7 +67,8 @@ class Verifier {
     for (const Size& size : value.sizes)
       if (!size.fixed() && value.kind == Kind::weight) bad("a weight has no symbolic dimension");
     const DTypeTraits* t = traits(value.dtype);
-    if (t->block > 1 && (value.sizes.empty() || !value.sizes.back().fixed() || value.sizes.back().offset % t->block))
+    if (t->block > 1 &&
+        (value.sizes.empty() || !value.sizes.back().fixed() || value.sizes.back().offset % t->block))
       bad("the last size of a %s value is fixed and divides by %u", t->name, t->block);
     bytes(value, smallest_);
     bytes(value, largest_);
@@ -97,10 +102,12 @@ class Verifier {
     for (uint32_t id : op.in) read(id);
     std::vector<DType> in, out;
     for (uint32_t id : op.in) in.push_back(plan_.values[id].dtype);
+    for (uint32_t id : op.in) ++uses_[plan_.values[id].root];
     for (size_t i = 0; i < op.out.size(); ++i) {
       write(op, i);
       out.push_back(plan_.values[op.out[i]].dtype);
     }
+    for (uint32_t id : op.in) uses_[plan_.values[id].root] = 0;
     if (op.out.empty()) bad("has no outputs");
     if (op.row == "reshape") return reshape(op);
     op.kernel = find_kernel(op.row.c_str(), in.data(), static_cast<int>(in.size()), out.data(),
@@ -121,7 +128,8 @@ class Verifier {
   void read(uint32_t id) {
     in_range(id, "input");
     const Value& value = plan_.values[id];
-    if (value.kind == Kind::temporary && !written_[id]) bad("reads value %u before any op has written it", id);
+    if (value.kind == Kind::temporary && !written_[id])
+      bad("reads value %u before any op has written it", id);
     if (born_[id] != age_[value.root])
       bad("reads value %u, whose storage has been written over through an alias", id);
   }
@@ -143,19 +151,18 @@ class Verifier {
         bytes(input, largest_) != bytes(value, largest_))
       bad("output %zu has not the dtype and byte size of input %d, whose storage it takes", i, alias);
     value.root = input.root;
-    if (op.row != "reshape") write_over(op, alias, input);
+    if (op.row != "reshape") write_over(input);
     born_[id] = age_[value.root];
   }
 
   // Only floating storage is written over: an index cannot change between its check and its use.
-  void write_over(const Op& op, int32_t alias, const Value& input) {
+  void write_over(const Value& input) {
     const Kind kind = plan_.values[input.root].kind;
     if (kind != Kind::state && kind != Kind::temporary)
       bad("writes over %s through an alias", kKinds[static_cast<int>(kind)]);
-    if (input.dtype > DType::f64) bad("writes over %s through an alias; wanted: floats", traits(input.dtype)->name);
-    for (size_t j = 0; j < op.in.size(); ++j)
-      if (static_cast<int32_t>(j) != alias && plan_.values[op.in[j]].root == input.root)
-        bad("input %zu shares the storage that an output takes", j);
+    if (input.dtype > DType::f64)
+      bad("writes over %s through an alias; wanted: floats", traits(input.dtype)->name);
+    if (uses_[input.root]++ != 1) bad("takes the storage of an input that is used twice");
     ++age_[input.root];
   }
 
@@ -233,6 +240,7 @@ class Verifier {
   std::vector<bool> written_;
   // A storage grows older each time it is written over; a value may be read while it is as old as that.
   std::vector<uint32_t> born_, age_;
+  std::vector<uint32_t> uses_;  // how often the op at hand uses a storage
 };
 
 }  // namespace

@@ -1,0 +1,123 @@
+#include "plan/layout.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/quoted.h"
+#include "plan/arena.h"
+
+namespace tv {
+
+Layout::Layout(const Plan& plan, std::vector<int64_t> dims, ThreadPool* pool, const void* const* prepared,
+               int* fault)
+    : plan_(plan), dims_(std::move(dims)) {
+  views_.reserve(plan.values.size());
+  for (uint32_t id = 0; id < plan.values.size(); ++id) views_.push_back(plan.view(id, dims_.data()));
+  make_steps(pool, prepared, fault);
+  check();
+  place();
+}
+
+void Layout::make_steps(ThreadPool* pool, const void* const* prepared, int* fault) {
+  size_t n = 0;
+  for (const Op& op : plan_.ops) n += op.in.size() + op.out.size();
+  arguments_.reserve(n);  // the calls point into it
+  for (size_t i = 0; i < plan_.ops.size(); ++i) {
+    const Op& op = plan_.ops[i];
+    if (op.kernel == nullptr && op.alias[0] == 0) continue;
+    const auto empty = [&](uint32_t id) { return views_[id].size() == 0; };
+    if (std::all_of(op.out.begin(), op.out.end(), empty)) continue;
+    Step step{&op, {}};
+    const size_t first = arguments_.size();
+    for (const auto* side : {&op.in, &op.out})
+      for (uint32_t id : *side) {
+        arguments_.push_back(views_[id]);
+        ids_.push_back(id);
+      }
+    View* in = arguments_.data() + first;
+    step.call = {op.row.c_str(),
+                 in,
+                 static_cast<int>(op.in.size()),
+                 in + op.in.size(),
+                 static_cast<int>(op.out.size()),
+                 &op.attrs,
+                 pool,
+                 nullptr,
+                 prepared[i],
+                 fault};
+    steps_.push_back(step);
+  }
+  uses_.resize(plan_.inputs.size());
+  names_.resize(plan_.inputs.size());
+  std::vector<size_t> index(plan_.values.size());  // of an input among the inputs
+  for (size_t k = 0; k < plan_.inputs.size(); ++k) index[plan_.inputs[k]] = k;
+  const auto is_input = [&](uint32_t id) { return plan_.values[plan_.values[id].root].kind == Kind::input; };
+  for (uint32_t a = 0; a < ids_.size(); ++a)
+    if (is_input(ids_[a])) uses_[index[plan_.values[ids_[a]].root]].push_back(a);
+  for (uint32_t id = 0; id < views_.size(); ++id)
+    if (is_input(id)) names_[index[plan_.values[id].root]].push_back(id);
+}
+
+void Layout::check() {
+  for (const Op& op : plan_.ops)
+    for (size_t i = 0; i < op.out.size(); ++i)
+      if (op.alias[i] >= 0 && views_[op.out[i]].nbytes() != views_[op.in[op.alias[i]]].nbytes())
+        fail(Status::shape, "[%s] output %zu takes the storage of an input of %zu bytes, but has %zu",
+             op.row.c_str(), i, views_[op.in[op.alias[i]]].nbytes(), views_[op.out[i]].nbytes());
+  for (const Step& step : steps_) {
+    const Kernel* kernel = step.op->kernel;
+    if (kernel == nullptr) continue;
+    kernel->check(step.call);
+    if (kernel->scratch != nullptr) scratch_bytes_ = std::max(scratch_bytes_, kernel->scratch(step.call));
+  }
+}
+
+// A temporary lives from the op that makes it to the last that reads it, or for good if it is given out.
+void Layout::place() {
+  const size_t n_ops = plan_.ops.size();
+  std::vector<size_t> last(plan_.values.size(), 0);
+  for (size_t i = 0; i < n_ops; ++i) {
+    for (uint32_t id : plan_.ops[i].in) last[plan_.values[id].root] = i;
+    for (uint32_t id : plan_.ops[i].out) last[plan_.values[id].root] = i;
+  }
+  for (const Plan::Output& output : plan_.outputs) last[plan_.values[output.value].root] = n_ops;
+  for (const Plan::Update& update : plan_.updates) last[plan_.values[update.value].root] = n_ops;
+
+  ArenaPlanner planner(aligned_size(scratch_bytes_));
+  offsets_.assign(plan_.values.size(), 0);
+  const auto ends = [&](uint32_t id, size_t i) {
+    return plan_.values[id].root == id && plan_.values[id].kind == Kind::temporary && last[id] == i;
+  };
+  for (size_t i = 0; i < n_ops; ++i) {
+    const Op& op = plan_.ops[i];
+    for (uint32_t id : op.out)
+      if (plan_.values[id].root == id) offsets_[id] = planner.take(views_[id].nbytes());
+    // An alias may be the last name of its storage: look at roots, each once.
+    std::vector<uint32_t> roots;
+    for (uint32_t id : op.in) roots.push_back(plan_.values[id].root);
+    for (uint32_t id : op.out) roots.push_back(plan_.values[id].root);
+    std::sort(roots.begin(), roots.end());
+    roots.erase(std::unique(roots.begin(), roots.end()), roots.end());
+    for (uint32_t id : roots)
+      if (ends(id, i)) planner.give_back(offsets_[id], views_[id].nbytes());
+  }
+  arena_bytes_ = planner.total();
+}
+
+void Layout::bind(char* arena, void* const* storage) {
+  bound_ = true;
+  arena_ = arena;
+  for (uint32_t id = 0; id < views_.size(); ++id) {
+    const uint32_t root = plan_.values[id].root;
+    views_[id].data = plan_.values[root].kind == Kind::temporary ? arena + offsets_[root] : storage[root];
+  }
+  for (size_t a = 0; a < arguments_.size(); ++a) arguments_[a].data = views_[ids_[a]].data;
+  for (Step& step : steps_) step.call.scratch = scratch_bytes_ ? arena : nullptr;
+}
+
+void Layout::bind_input(size_t index, void* data) {
+  for (uint32_t a : uses_[index]) arguments_[a].data = data;
+  for (uint32_t id : names_[index]) views_[id].data = data;
+}
+
+}  // namespace tv

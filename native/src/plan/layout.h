@@ -1,0 +1,54 @@
+// Where everything stands for one choice of dimensions: the shape of every value, its place in the arena, and
+// the calls with their views. Made once per choice and kept: a decode step only runs it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace tv {
+
+class Layout {
+ public:
+  // Checks every op's shapes and attributes by its kernel before anything is computed.
+  Layout(const Plan& plan, std::vector<int64_t> dims, ThreadPool* pool, const void* const* prepared,
+         int* fault);
+
+  const std::vector<int64_t>& dims() const { return dims_; }
+  size_t arena_bytes() const { return arena_bytes_; }
+  const View& view(uint32_t value) const { return views_[value]; }
+
+  // Points every view at its storage. storage: per value, where roots stand that are not temporaries.
+  void bind(char* arena, void* const* storage);
+  bool bound_to(const char* arena) const { return bound_ && arena_ == arena; }
+  // Points the plan's input `index`, and all that share its storage, elsewhere.
+  void bind_input(size_t index, void* data);
+
+  struct Step {
+    const Op* op;
+    Call call;
+  };
+  const std::vector<Step>& steps() const { return steps_; }
+
+ private:
+  void make_steps(ThreadPool* pool, const void* const* prepared, int* fault);
+  void check();
+  void place();
+
+  const Plan& plan_;
+  std::vector<int64_t> dims_;
+  std::vector<View> views_;      // per value
+  std::vector<View> arguments_;  // of all steps, one after the other
+  std::vector<uint32_t> ids_;    // which value each argument is
+  std::vector<Step> steps_;      // without reshapes, and without ops that have nothing to give
+  std::vector<size_t> offsets_;  // per value: the place of a temporary root in the arena
+  // Per plan input: the arguments, and the values, that share its storage.
+  std::vector<std::vector<uint32_t>> uses_, names_;
+  size_t scratch_bytes_ = 0;
+  size_t arena_bytes_ = 0;
+  bool bound_ = false;
+  char* arena_ = nullptr;  // of the last bind
+};
+
+}  // namespace tv

@@ -1,0 +1,52 @@
+#include "plan/trace.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+namespace tv {
+namespace {
+
+std::string json(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out;
+}
+
+}  // namespace
+
+Trace* Trace::get() {
+  static Trace* const trace = []() -> Trace* {
+    const char* path = std::getenv("TRIVET_TRACE");
+    std::FILE* file = path != nullptr && *path != '\0' ? std::fopen(path, "w") : nullptr;
+    if (file == nullptr) return nullptr;
+    std::fputs("[\n", file);
+    return new Trace(file);
+  }();
+  return trace;
+}
+
+uint64_t Trace::now() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+}
+
+void Trace::add(const char* op, const char* plan, uint64_t start, uint64_t end) {
+  std::lock_guard lock(mutex_);
+  std::fprintf(file_,
+               "{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, "
+               "\"pid\": 0, \"tid\": 0},\n",
+               json(op).c_str(), json(plan).c_str(), static_cast<double>(start) / 1e3,
+               static_cast<double>(end - start) / 1e3);
+}
+
+void Trace::flush() {
+  std::lock_guard lock(mutex_);
+  std::fflush(file_);
+}
+
+}  // namespace tv

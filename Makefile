@@ -30,7 +30,7 @@ check: $(VENV)/.check $(BUILD)/.built
 	scripts/check
 
 bench: $(VENV)/.model
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/inference.py
 
 bench-peers: $(VENV)/.installed
 	$(PIP) install -r benchmarks/requirements.txt

@@ -13,11 +13,11 @@ def devices(as_json: JsonOption = False) -> None:
     found = runtime.devices()
     if as_json:
         emit_json(
-            {"devices": [{"name": d.name, "available": d.available, "detail": d.detail} for d in found]}
+            {"devices": [{"name": d.name, "available": d.available, "details": d.details} for d in found]}
         )
         return
     table(
         "",
-        ("device", "available", "detail"),
-        [(d.name, "yes" if d.available else "no", d.detail) for d in found],
+        ("device", "available", "details"),
+        [(d.name, "yes" if d.available else "no", d.details) for d in found],
     )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import graph
-from trivet.backends import get
+from trivet.backends.base import Backend
 from trivet.dtypes import DType, f32, i32
 from trivet.errors import CapacityError, InputError
 from trivet.graph import Dim, Graph
@@ -121,11 +121,11 @@ class GraphEngine:
     """Runs the serving graph through a backend's `compile`; pages are handed out here. The native core has
     an engine of its own, with the same contract."""
 
-    def __init__(self, model: Any, checkpoint: Checkpoint, backend: str, context: int) -> None:
+    def __init__(self, model: Any, checkpoint: Checkpoint, backend: Backend, context: int) -> None:
         self.context = context
         self._vocab = model.config.vocab
         self._graph = serving_graph(model)
-        self._backend, self._load = get(backend), checkpoint.load
+        self._backend, self._load = backend, checkpoint.load
         self._pages = 0
         self._free: list[int] = []
         self._program: Any = None

@@ -11,13 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trivet import models
+from trivet import models, runtime
 from trivet.errors import CapacityError, InputError, ModelError
 from trivet.generate.completion import Chunk, Completion, StopStrings, Timings, Usage
 from trivet.generate.engine import Engine, GraphEngine, Logits, Session, check_ids
 from trivet.generate.sampler import Sampler, SamplerOptions
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
-from trivet.runtime import backend_of
 from trivet.text.template import ChatTemplate
 from trivet.text.tokenizer import Tokenizer
 
@@ -54,17 +53,18 @@ class Model:
         self.config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
         self.definition = architecture.Model(self.config, checkpoint)
         self.context = _context(context, self.config.context)
-        self.device, self.backend = backend_of(device)
+        self.device = runtime.resolve(device)
         self._threads = threads
 
     @cached_property
     def engine(self) -> Engine:
         """What runs the model; made when first used."""
-        if self.backend == "native":
+        backend = runtime.backend(self.device)
+        if backend.name == "native":
             from trivet.generate.native import NativeEngine
 
             return NativeEngine(self.definition, self.checkpoint, self.context, self._threads)
-        return GraphEngine(self.definition, self.checkpoint, self.backend, self.context)
+        return GraphEngine(self.definition, self.checkpoint, backend, self.context)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

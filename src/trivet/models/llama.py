@@ -119,9 +119,11 @@ class Block:
         self.down = weight("ffn_down", c.width, c.hidden)
 
     def __call__(self, x: Any, rope: tuple[Any, Any], attend: Attend) -> Any:
-        x = x + self._attention(ops.rms_norm(x, self.attn_norm, eps=self.config.eps), rope, attend)
+        h = ops.rms_norm(x, self.attn_norm, eps=self.config.eps)
+        x = ops.add(x, self._attention(h, rope, attend))
         h = ops.rms_norm(x, self.ffn_norm, eps=self.config.eps)
-        return x + ops.linear(ops.swiglu(ops.linear(h, self.gate), ops.linear(h, self.up)), self.down)
+        gated = ops.swiglu(ops.linear(h, self.gate), ops.linear(h, self.up))
+        return ops.add(x, ops.linear(gated, self.down))
 
     def _attention(self, x: Any, rope: tuple[Any, Any], attend: Attend) -> Any:
         c = self.config

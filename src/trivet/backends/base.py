@@ -11,7 +11,7 @@ To add a backend, write a folder here whose `__init__` defines `BACKEND`, a `Bac
 - `from_numpy` / `to_numpy`: arrays in and out.
 
 Everywhere below, a NumPy array stands in *storage form* (`graph.to_numpy`): bf16 as its uint16 bits, a packed
-dtype as its uint8 bytes. `tests/test_table.py` picks a new backend up by itself and holds it to the NumPy one.
+dtype as its uint8 bytes. `tests/test_table.py` finds a new backend by itself and holds it to the NumPy one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from trivet.dtypes import DType
-from trivet.errors import DTypeError, ShapeError, UnsupportedError
-from trivet.graph import LEAVES, Dim, Graph, Node, Size, item, walk
+from trivet.errors import ShapeError, UnsupportedError
+from trivet.graph import LEAVES, Dim, Graph, Node, Size, walk
 from trivet.ops.table import TABLE
 
 #: A backend's own array. For numpy a NumPy array in storage form.
@@ -88,72 +88,53 @@ class Backend(ABC):
 
 def expand(graph: Graph, supports: Callable[[Node], bool]) -> Graph:
     """The graph with each call that is not supported replaced by its row's fallback, again and again."""
-    done: dict[Node, Node | tuple[Node, ...]] = {}
+    done: dict[Node, Any] = {}  # a node -> its replacement; a call with several outputs -> maybe a tuple
 
-    def one(node: Node) -> Node | tuple[Node, ...]:
-        if node.op in LEAVES:
-            return node
+    def replaced(node: Node) -> Any:
         inputs = [done[i] for i in node.inputs]
-        if node.op == "item":
-            source = inputs[0]
-            return source[node.attrs["index"]] if isinstance(source, tuple) else _again(node, [source])
-        plain = [i for i in inputs if isinstance(i, Node)]
-        if supports(node):
-            return _again(node, plain)
+        if node.op == "item" and isinstance(inputs[0], tuple):
+            return inputs[0][node.attrs["index"]]
+        if node.op in LEAVES or node.op == "item" or supports(node):
+            return again(node, inputs)
         fallback = TABLE[node.op].fallback if node.op in TABLE else None
         if fallback is None:
-            raise UnsupportedError(f"[{node.op}] this backend neither lowers it nor has a fallback: {node!r}")
-        made = fallback(*plain, **node.attrs)
-        several = isinstance(made, tuple)
-        done.update((i, i) for i in plain)
-        visit(made if several else (made,))
-        return tuple(_single(done[n]) for n in made) if several else done[made]
+            raise UnsupportedError(
+                f"[{node.op}] this backend does not lower {node!r}, and it has no fallback"
+            )
+        stand_ins = [Node("input", (), {}, i.specs) for i in inputs]  # so that the walk stops here
+        done.update(zip(stand_ins, inputs, strict=True))
+        made = fallback(*stand_ins, **node.attrs)
+        visit(made if isinstance(made, tuple) else [made])
+        return tuple(done[n] for n in made) if isinstance(made, tuple) else done[made]
 
     def visit(outputs: Iterable[Node]) -> None:
         for node in walk(outputs):
             if node not in done:
-                done[node] = one(node)
+                done[node] = replaced(node)
 
     visit([*graph.outputs.values(), *graph.updates.values()])
-    return Graph(*({k: _single(done[n]) for k, n in part.items()} for part in (graph.outputs, graph.updates)))
+    return Graph(*({k: done[n] for k, n in part.items()} for part in (graph.outputs, graph.updates)))
 
 
-def _single(node: Node | tuple[Node, ...]) -> Node:
-    assert isinstance(node, Node), "a row with several outputs is read through item()"
-    return node
-
-
-def _again(node: Node, inputs: Sequence[Node]) -> Node:
-    """The same call on other inputs."""
+def again(node: Node, inputs: Sequence[Node]) -> Node:
+    """The same call on other inputs; the node itself if they are the same."""
     if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
         return node
-    return (
-        item(inputs[0], node.attrs["index"])
-        if node.op == "item"
-        else Node(node.op, tuple(inputs), node.attrs, node.specs, node.value)
-    )
+    return Node(node.op, tuple(inputs), node.attrs, node.specs, node.value)
 
 
-def bind(sizes: dict[str, int], name: str, node: Node, dtype: DType, shape: Sequence[int]) -> None:
-    """Checks an array's dtype and shape against its leaf and adds the symbols this fixes to `sizes`."""
-    if dtype is not node.dtype:
-        raise DTypeError(f"[run] {name!r} is {dtype}, expected {node.dtype}")
-    fits = len(shape) == len(node.shape) and all(
-        _fits(want, n, sizes) for want, n in zip(node.shape, shape, strict=True)
-    )
-    if not fits:
-        known = {
-            k: v for k, v in sizes.items() if any(isinstance(s, Dim) and s.name == k for s in node.shape)
-        }
+def bind(sizes: dict[str, int], leaf: Node, shape: Sequence[int]) -> None:
+    """Checks an array's shape against its leaf, and adds to `sizes` the symbols that it fixes."""
+    same = len(shape) == leaf.ndim and all(_fits(w, n, sizes) for w, n in zip(leaf.shape, shape, strict=True))
+    if not same:
+        known = f" with {sizes}" if any(isinstance(s, Dim) for s in leaf.shape) else ""
         raise ShapeError(
-            f"[run] {name!r} has shape {tuple(shape)}, expected {node.shape}"
-            + (f" with {known}" if known else "")
+            f"[run] {leaf.attrs['name']!r} has shape {tuple(shape)}, expected {leaf.shape}{known}"
         )
 
 
 def _fits(want: Size, n: int, sizes: dict[str, int]) -> bool:
     if isinstance(want, int):
         return want == n
-    if (n - want.offset) % want.scale or n < want.offset:
-        return False
-    return sizes.setdefault(want.name, (n - want.offset) // want.scale) == (n - want.offset) // want.scale
+    count, rest = divmod(n - want.offset, want.scale)
+    return rest == 0 and count >= 0 and sizes.setdefault(want.name, count) == count

@@ -1,0 +1,251 @@
+"""What each row means: NumPy, in float64 whatever the floating dtype. One line a row where that is enough.
+
+Floats come as float64 and are rounded to the row's dtype afterwards, by the program. Shapes and dtypes are
+checked already; indices, which are data, are checked here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trivet import dtypes
+from trivet.backends.numpy import attention, random
+from trivet.errors import InputError
+from trivet.graph import to_numpy
+
+
+def _elementwise(function: Callable[[float], float]) -> Callable[[Any], Any]:
+    ufunc = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(ufunc(x), np.float64)
+
+
+erf = _elementwise(math.erf)
+
+
+def _sigmoid(x: Any) -> Any:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, e) / (1 + e)
+
+
+def _silu(x: Any) -> Any:
+    return x * _sigmoid(x)
+
+
+def _gelu_erf(x: Any) -> Any:
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _cast(x: Any, dtype: str) -> Any:
+    target = dtypes.BY_NAME[dtype]
+    if target.is_float or target.kind == "bool":
+        return x.astype(np.float64 if target is dtypes.bf16 else to_numpy(target))
+    if x.dtype != np.float64:
+        return x.astype(to_numpy(target))
+    limits = np.iinfo(to_numpy(target))
+    inside = np.where(np.isnan(x) | (x >= limits.max) | (x <= limits.min), 0, x).astype(to_numpy(target))
+    return np.where(x >= limits.max, limits.max, np.where(x <= limits.min, limits.min, inside)).astype(
+        inside.dtype
+    )
+
+
+def _iota(shape: tuple[int, ...], axis: int, dtype: str) -> Any:
+    column = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return np.broadcast_to(column, shape).astype(to_numpy(dtypes.BY_NAME[dtype]))
+
+
+# --- reductions ----------------------------------------------------------------------------------
+
+
+def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, axes, keepdims: np.asarray(function(x, axis=tuple(axes), keepdims=bool(keepdims)))
+
+
+def _sum(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+def _logsumexp(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    safe = np.where(np.isfinite(top), top, 0)
+    total = safe + np.log(np.sum(np.exp(x - safe), axis=axis, keepdims=True))
+    return total if keepdims else np.squeeze(total, axis)
+
+
+def _argmax(x: Any, axis: int, keepdims: bool) -> Any:
+    return np.argmax(x, axis=axis, keepdims=bool(keepdims))
+
+
+# --- movement ------------------------------------------------------------------------------------
+
+
+def _slice(x: Any, starts: Any, stops: Any, steps: Any) -> Any:
+    if any(a > b for a, b in zip(starts, stops, strict=True)):
+        raise InputError(f"[slice] starts {starts} and stops {stops} of shape {x.shape}")
+    return x[tuple(map(slice, starts, stops, steps))]
+
+
+def _pad(x: Any, low: Any, high: Any, value: float) -> Any:
+    fill = np.asarray(value).astype(x.dtype)
+    return np.pad(x, list(zip(low, high, strict=True)), constant_values=fill) if x.ndim else x
+
+
+def _checked(op: str, indices: Any, size: int) -> Any:
+    if np.any((indices < 0) | (indices >= size)):
+        raise InputError(f"[{op}] indices {indices.min()}..{indices.max()} are not all in 0..{size - 1}")
+    return indices
+
+
+def _take(x: Any, indices: Any, axis: int) -> Any:
+    return np.take(x, _checked("take", indices, x.shape[axis]), axis)
+
+
+def _scatter_add(x: Any, indices: Any, updates: Any, axis: int) -> Any:
+    out = x.copy()
+    np.add.at(out, (*[slice(None)] * axis, _checked("scatter_add", indices, x.shape[axis])), updates)
+    return out
+
+
+# --- rows of models ------------------------------------------------------------------------------
+
+
+def _softmax(x: Any, axis: int) -> Any:
+    e = np.exp(x - np.max(x, axis, keepdims=True, initial=-np.inf))
+    return e / e.sum(axis, keepdims=True)
+
+
+def _causal_softmax(x: Any) -> Any:
+    t, s = x.shape[-2:]
+    seen = np.tril(np.ones((t, s), bool), s - t)
+    out = _softmax(np.where(seen, x, -np.inf), -1)
+    return np.where(seen.any(-1, keepdims=True), out, 0)
+
+
+def _log_softmax(x: Any, axis: int) -> Any:
+    return x - _logsumexp(x, (axis,), True)
+
+
+def _rms(x: Any, eps: float) -> Any:
+    return 1 / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+
+
+def _rms_norm(x: Any, weight: Any, eps: float) -> Any:
+    return x * _rms(x, eps) * weight
+
+
+def _rms_norm_backward(g: Any, x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+    scale = _rms(x, eps)
+    normed, gw = x * scale, g * weight
+    dx = scale * (gw - normed * (gw * normed).mean(-1, keepdims=True))
+    return dx, (g * normed).reshape(-1, x.shape[-1]).sum(0)
+
+
+def _centred(x: Any) -> Any:
+    return x - x.mean(-1, keepdims=True)
+
+
+def _layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    return _rms_norm(_centred(x), weight, eps) + bias
+
+
+def _layer_norm_backward(g: Any, x: Any, weight: Any, eps: float) -> tuple[Any, ...]:
+    dx, dweight = _rms_norm_backward(g, _centred(x), weight, eps)
+    return _centred(dx), dweight, g.reshape(-1, x.shape[-1]).sum(0)
+
+
+def _rope_table(positions: Any, inv_freq: Any, scale: float) -> tuple[Any, Any]:
+    angle = positions[..., None] * inv_freq
+    return np.cos(angle) * scale, np.sin(angle) * scale
+
+
+def _rope(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    d, out = cos.shape[-1], x.copy()
+    first, second = (
+        (slice(0, 2 * d, 2), slice(1, 2 * d, 2)) if interleaved else (slice(0, d), slice(d, 2 * d))
+    )
+    a, b, c, s = x[..., first], x[..., second], cos[..., None, :], sin[..., None, :]
+    out[..., first], out[..., second] = a * c - b * s, b * c + a * s
+    return out
+
+
+def _embedding(ids: Any, table: Any) -> Any:
+    return table[_checked("embedding", ids, len(table))]
+
+
+def _linear(x: Any, w: Any, *bias: Any) -> Any:
+    y = (x.reshape(-1, x.shape[-1]) if x.size else x) @ w.T
+    y = y.reshape(*x.shape[:-1], len(w))
+    return y + bias[0] if bias else y
+
+
+def _targets(op: str, targets: Any, ignore_index: int, classes: int) -> tuple[Any, Any]:
+    """(which rows count, their targets with 0 in place of the ignored)."""
+    counts = targets != ignore_index
+    return counts, _checked(op, np.where(counts, targets, 0), classes)
+
+
+def _cross_entropy(logits: Any, targets: Any, ignore_index: int) -> Any:
+    counts, ids = _targets("cross_entropy", targets, ignore_index, logits.shape[1])
+    return np.where(counts, _logsumexp(logits, (1,), False) - logits[np.arange(len(ids)), ids], 0)
+
+
+def _dlogits(g: Any, logits: Any, targets: Any, lse: Any, ignore_index: int) -> Any:
+    counts, ids = _targets("cross_entropy_backward", targets, ignore_index, logits.shape[1])
+    p = np.exp(logits - lse[:, None])
+    p[np.arange(len(ids)), ids] -= 1
+    return np.where(counts[:, None], p * g[:, None], 0)
+
+
+def _cross_entropy_backward(g: Any, logits: Any, targets: Any, ignore_index: int) -> Any:
+    return _dlogits(g, logits, targets, _logsumexp(logits, (1,), False), ignore_index)
+
+
+def _linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int) -> tuple[Any, Any]:
+    logits = x @ w.T
+    return _cross_entropy(logits, targets, ignore_index), _logsumexp(logits, (1,), False)
+
+
+def _linear_cross_entropy_backward(
+    g: Any, x: Any, w: Any, targets: Any, lse: Any, ignore_index: int, weight_grad: bool
+) -> tuple[Any, ...]:
+    d = _dlogits(g, x @ w.T, targets, lse, ignore_index)
+    return (d @ w, d.T @ x) if weight_grad else (d @ w,)
+
+
+LOWERINGS: Mapping[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
+    "maximum": np.maximum, "minimum": np.minimum, "neg": np.negative, "abs": np.abs, "exp": np.exp, "log": np.log,
+    "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
+    "sigmoid": _sigmoid, "erf": erf, "relu": lambda x: np.maximum(x, 0), "silu": _silu,
+    "gelu_erf": _gelu_erf, "gelu_tanh": _gelu_tanh,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
+    "logical_not": np.logical_not, "where": np.where, "cast": _cast, "iota": _iota,
+    "sum": _reduce(_sum), "mean": _reduce(np.mean), "max": _reduce(np.max), "min": _reduce(np.min),
+    "logsumexp": _reduce(_logsumexp), "argmax": _argmax,
+    "matmul": lambda a, b, transpose_a, transpose_b: np.matmul(
+        a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b
+    ),
+    "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, axes: x.transpose(axes),
+    "broadcast_to": lambda x, shape: np.broadcast_to(x, shape), "slice": _slice, "pad": _pad,
+    "concat": lambda *xs, axis: np.concatenate(xs, axis), "take": _take, "scatter_add": _scatter_add,
+    "embedding": _embedding, "dequantize": lambda w: w, "softmax": _softmax, "causal_softmax": _causal_softmax,
+    "log_softmax": _log_softmax, "rms_norm": _rms_norm, "rms_norm_backward": _rms_norm_backward,
+    "layer_norm": _layer_norm, "layer_norm_backward": _layer_norm_backward, "rope_table": _rope_table,
+    "rope": _rope, "linear": _linear,
+    "linear_input_grad": lambda g, w: (g.reshape(-1, g.shape[-1]) @ w).reshape(*g.shape[:-1], -1),
+    "swiglu": lambda gate, up: _silu(gate) * up,
+    "geglu": lambda gate, up, approximate: (_gelu_tanh if approximate else _gelu_erf)(gate) * up,
+    "cross_entropy": _cross_entropy, "cross_entropy_backward": _cross_entropy_backward,
+    "linear_cross_entropy": _linear_cross_entropy,
+    "linear_cross_entropy_backward": _linear_cross_entropy_backward,
+    **attention.LOWERINGS, "random_bits": random.random_bits, "random_uniform": random.random_uniform,
+    "random_normal": random.random_normal,
+}  # fmt: skip

@@ -2,6 +2,7 @@
 #pragma once
 
 #define TV_FAMILIES(X) \
+  X(attention) \
   X(elementwise) \
   X(glu) \
   X(linear) \

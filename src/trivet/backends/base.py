@@ -17,15 +17,16 @@ dtype as its uint8 bytes. `tests/test_table.py` finds a new backend by itself an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
 from trivet.dtypes import DType
 from trivet.errors import ShapeError, UnsupportedError
-from trivet.graph import LEAVES, Dim, Graph, Node, Size, walk
+from trivet.graph import LEAVES, Dim, Graph, Node, Size
 from trivet.ops.table import TABLE
+from trivet.plan import rebuilt, rewrite, rewrite_graph
 
 #: A backend's own array. For numpy a NumPy array in storage form.
 Array: TypeAlias = Any
@@ -88,39 +89,20 @@ class Backend(ABC):
 
 def expand(graph: Graph, supports: Callable[[Node], bool]) -> Graph:
     """The graph with each call that is not supported replaced by its row's fallback, again and again."""
-    done: dict[Node, Any] = {}  # a node -> its replacement; a call with several outputs -> maybe a tuple
 
-    def replaced(node: Node) -> Any:
-        inputs = [done[i] for i in node.inputs]
-        if node.op == "item" and isinstance(inputs[0], tuple):
-            return inputs[0][node.attrs["index"]]
-        if node.op in LEAVES or node.op == "item" or supports(node):
-            return again(node, inputs)
-        fallback = TABLE[node.op].fallback if node.op in TABLE else None
+    def rule(node: Node, inputs: tuple[Node, ...]) -> Node | tuple[Node, ...]:
+        if node.op in LEAVES or supports(node):
+            return rebuilt(node, inputs)
+        fallback = TABLE[node.op].fallback
         if fallback is None:
             raise UnsupportedError(
                 f"[{node.op}] this backend does not lower {node!r}, and it has no fallback"
             )
-        stand_ins = [Node("input", (), {}, i.specs) for i in inputs]  # so that the walk stops here
-        done.update(zip(stand_ins, inputs, strict=True))
-        made = fallback(*stand_ins, **node.attrs)
-        visit(made if isinstance(made, tuple) else [made])
-        return tuple(done[n] for n in made) if isinstance(made, tuple) else done[made]
+        made = fallback(*inputs, **node.attrs)
+        simpler = rewrite(made if isinstance(made, tuple) else [made], rule, known={i: i for i in inputs})
+        return tuple(simpler) if isinstance(made, tuple) else simpler[0]
 
-    def visit(outputs: Iterable[Node]) -> None:
-        for node in walk(outputs):
-            if node not in done:
-                done[node] = replaced(node)
-
-    visit([*graph.outputs.values(), *graph.updates.values()])
-    return Graph(*({k: done[n] for k, n in part.items()} for part in (graph.outputs, graph.updates)))
-
-
-def again(node: Node, inputs: Sequence[Node]) -> Node:
-    """The same call on other inputs; the node itself if they are the same."""
-    if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
-        return node
-    return Node(node.op, tuple(inputs), node.attrs, node.specs, node.value)
+    return rewrite_graph(graph, rule)
 
 
 def bind(sizes: dict[str, int], leaf: Node, shape: Sequence[int]) -> None:

@@ -24,14 +24,16 @@ from trivet.ops.table import GradientContext, NoGradient, Sample, Typed, define,
 def rope_frequencies(dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> tuple[Any, float]:
     """The inverse frequencies [dim / 2] in float64, and the factor on cosine and sine.
 
-    `scaling` has "rope_type" and what that type wants, named as in Hugging Face configs:
+    `scaling` has "type" (or "rope_type") and what that type wants:
 
     - "default": nothing
     - "linear": factor
-    - "yarn" (arXiv:2309.00071): factor, original_max_position_embeddings; optional beta_fast 32,
-      beta_slow 1, attention_factor (default 0.1 ln(factor) + 1), mscale and mscale_all_dim, truncate true
-    - "llama3": factor, low_freq_factor, high_freq_factor, original_max_position_embeddings
+    - "yarn" (arXiv:2309.00071): factor, original_context; optional beta_fast 32, beta_slow 1,
+      attention_factor (default 0.1 ln(factor) + 1), mscale and mscale_all_dim, truncate true
+    - "llama3": factor, low_freq_factor, high_freq_factor, original_context
     - "factors": factors, a divisor for each frequency (GGUF's rope_freqs); optional attention_factor
+
+    original_context is also taken under its Hugging Face name, original_max_position_embeddings.
 
     >>> rope_frequencies(4, 10000.0)
     (array([1.  , 0.01]), 1.0)
@@ -43,11 +45,15 @@ def rope_frequencies(dim: int, theta: float, scaling: Mapping[str, Any] | None =
     base = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if scaling is None:
         return base, 1.0
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    scaling = {_NAMES.get(key, key): value for key, value in scaling.items()}
+    kind = scaling.get("type", "default")
     rules = {"default": _default, "linear": _linear, "yarn": _yarn, "llama3": _llama3, "factors": _factors}
     if kind not in rules:
         raise InputError(f"[rope_frequencies] rope_type {kind!r}, wanted one of {', '.join(rules)}")
     return rules[kind](base, theta, scaling)
+
+
+_NAMES = {"rope_type": "type", "original_max_position_embeddings": "original_context"}
 
 
 def _need(scaling: Mapping[str, Any], key: str) -> float:
@@ -76,7 +82,7 @@ def _factors(base: Any, theta: float, scaling: Mapping[str, Any]) -> tuple[Any, 
 
 def _yarn(base: Any, theta: float, scaling: Mapping[str, Any]) -> tuple[Any, float]:
     """Fast frequencies stay, slow ones are divided by the factor, and a ramp over the index joins them."""
-    factor, context = _need(scaling, "factor"), _need(scaling, "original_max_position_embeddings")
+    factor, context = _need(scaling, "factor"), _need(scaling, "original_context")
     dim = 2 * len(base)
 
     def index(turns: float) -> float:
@@ -105,7 +111,7 @@ def _yarn_scale(factor: float, scaling: Mapping[str, Any]) -> float:
 
 def _llama3(base: Any, theta: float, scaling: Mapping[str, Any]) -> tuple[Any, float]:
     """Wavelengths up to context/high stay, from context/low on are divided, and between them blend."""
-    factor, context = _need(scaling, "factor"), _need(scaling, "original_max_position_embeddings")
+    factor, context = _need(scaling, "factor"), _need(scaling, "original_context")
     low, high = _need(scaling, "low_freq_factor"), _need(scaling, "high_freq_factor")
     if not low < high:
         raise InputError(f"[rope_frequencies] low_freq_factor {low} is not below high_freq_factor {high}")

@@ -56,7 +56,7 @@ def _device(name: str) -> Device:
 def unavailable(device: str) -> str | None:
     """None if the device can be used, else why not."""
     if device not in BACKENDS:
-        raise DeviceUnavailable(f"[device] no device {device!r}; known: auto, {', '.join(BACKENDS)}")
+        raise InputError(f"[device] no device {device!r}; known: auto, {', '.join(BACKENDS)}")
     if BACKENDS[device] not in backends.names():
         return f"this version has no {BACKENDS[device]} backend"
     return backends.find(BACKENDS[device]).unavailable()
@@ -90,7 +90,10 @@ def backend(device: str) -> Backend:
 def put(array: Any, dtype: DType, device: str | None = None) -> Node:
     """A NumPy array in storage form (bf16 as uint16 bits) copied to a device: a buffer node."""
     name = resolve(device)
-    return graph.buffer(backend(name).from_numpy(array, dtype), np.shape(array), dtype, name)
+    made = backend(name).from_numpy(array, dtype)
+    if isinstance(made, np.ndarray) and np.may_share_memory(made, array):
+        made = made.copy()  # values never change, whatever becomes of the caller's array
+    return graph.buffer(made, np.shape(array), dtype, name)
 
 
 def memory(node: Node) -> np.ndarray[Any, Any]:

@@ -97,7 +97,7 @@ class Tensor:
 
     @property
     def size(self) -> int | Dim:
-        return math.prod(self.shape)  # type: ignore[arg-type]
+        return math.prod(self.shape)
 
     @property
     def device(self) -> str:
@@ -113,7 +113,8 @@ class Tensor:
         what = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         if any(isinstance(s, Dim) for s in self.shape) or self.dtype.is_packed:
             return f"Tensor({what})"
-        return f"Tensor({np.array2string(self.numpy(), separator=', ', threshold=64)}, {what}, {self.device})"
+        values = np.array2string(self.numpy(), separator=", ", threshold=64, prefix="Tensor(")
+        return f"Tensor({values}, {what}, {self.device})"
 
     # --- its value ----------------------------------------------------------------------------
 

@@ -1,0 +1,92 @@
+"""`NativeBackend`: which calls the core takes, and graphs compiled for it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet import _native as core
+from trivet.backends.base import Array, Backend, Weights
+from trivet.backends.native import lowering
+from trivet.backends.native.arrays import copied
+from trivet.backends.native.bounds import bounds
+from trivet.backends.native.program import NativeProgram, ProgramCache
+from trivet.dtypes import DType
+from trivet.errors import TrivetError
+from trivet.graph import Graph, Node
+from trivet.plan import build, encode
+
+
+@cache
+def supports(name: str, inputs: tuple[DType, ...], outputs: tuple[DType, ...]) -> bool:
+    """Whether the core has a kernel of row `name` for these dtypes; `reshape` needs none."""
+    if name == "reshape":
+        return True
+    ids = [(core.tv_dtype * len(kinds))(*(d.id for d in kinds)) for kinds in (inputs, outputs)]
+    found = ctypes.c_int32()
+    core.tv_kernel_supports(name.encode(), ids[0], len(inputs), ids[1], len(outputs), ctypes.byref(found))
+    return bool(found.value)
+
+
+def lower(graph: Graph) -> Graph:
+    """The graph in calls that the core has kernels for; UnsupportedError names the row that cannot be."""
+    return lowering.lower(graph, supports)
+
+
+def cpu_info() -> core.tv_cpu_info:
+    """The processor, as the core uses it."""
+    info = core.tv_cpu_info(ctypes.sizeof(core.tv_cpu_info))
+    core.tv_cpu_get_info(ctypes.byref(info))
+    return info
+
+
+class NativeBackend(Backend):
+    """Compiles graphs for the core. Its arrays are NumPy arrays in storage form, aligned to 64 bytes."""
+
+    name: ClassVar[str] = "native"
+
+    def __init__(self) -> None:
+        self._programs = ProgramCache()
+
+    def unavailable(self) -> str | None:
+        try:
+            cpu_info()
+        except TrivetError as error:
+            return str(error)
+        return None
+
+    def details(self) -> str:
+        info = cpu_info()
+        return f"{info.isa.decode()}, {info.threads} threads, {info.features.decode()}"
+
+    def supports(self, node: Node) -> bool:
+        return supports(node.op, *lowering.dtypes_of(node))
+
+    def compile(
+        self,
+        graph: Graph,
+        *,
+        weights: Weights | None = None,
+        state: Mapping[str, Array] | None = None,
+        sizes: Mapping[str, int] | None = None,
+    ) -> NativeProgram:
+        lowered = lower(graph)
+        plan = build(lowered, bounds(lowered, sizes or {}))
+        data = encode(plan)
+        if plan.named("weight") or plan.named("state") or sizes:
+            return NativeProgram(plan, data, weights, state or {}, sizes or {})
+        return self._programs.get(plan, data)
+
+    def from_numpy(self, array: Any, dtype: DType) -> npt.NDArray[Any]:
+        return copied(np.asarray(array))
+
+    def to_numpy(self, array: Array) -> npt.NDArray[Any]:
+        return np.asarray(array)
+
+
+BACKEND = NativeBackend()

@@ -1,5 +1,7 @@
 """Every block format against the gguf package: sizes, every byte pattern, encoders."""
 
+import warnings
+
 import gguf
 import numpy as np
 import pytest
@@ -128,6 +130,14 @@ def test_encoded_values_are_within_half_a_step(dtype: DType) -> None:
     # q4_0 has no level at +8/8: one whole step at that end
     bound = step if dtype is dtypes.q4_0 else step / 2
     assert np.abs(back - values).max() <= bound + 2e-3
+
+
+@pytest.mark.parametrize("dtype", ENCODED, ids=str)
+def test_blocks_too_small_for_a_half_become_zero(dtype: DType) -> None:
+    tiny = np.linspace(-1e-42, 1e-42, 64, dtype=np.float32)  # subnormal: the inverse of a scale overflows
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not dequantize(quantize(tiny, dtype), dtype, (64,)).any()
 
 
 def test_dense_encoders_round_once() -> None:

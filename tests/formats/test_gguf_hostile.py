@@ -101,6 +101,7 @@ def test_too_many_dimensions(tmp_path: Path, n_dims: int) -> None:
         (8, 2**61 + 1),  # 2**64 + 8 wraps to 8
         (2**63 + 4, 2),
         (2**62, 4, 0),  # empty, yet no array can have this shape
+        (2**60, 0),
     ],
 )
 def test_dims_whose_product_wraps(tmp_path: Path, dims: tuple[int, ...]) -> None:
@@ -108,8 +109,9 @@ def test_dims_whose_product_wraps(tmp_path: Path, dims: tuple[int, ...]) -> None
 
 
 def test_bytes_that_wrap_where_elements_do_not(tmp_path: Path) -> None:
-    # 2**62 + 8 elements fit 63 bits; their 4-byte count, 2**64 + 32, wraps to 32
-    refused(tmp_path / "f", Header(tensors=[tensor("t", (2**62 + 8,))]).build(), "tensor 't' offset")
+    # 2**62 + 8 elements fit 63 bits; their size in bytes, 2**64 + 32, wraps to 32
+    refused(tmp_path / "f", Header(tensors=[tensor("t", (2**62 + 8,))]).build(), "tensor 't' dims")
+    refused(tmp_path / "f", Header(tensors=[tensor("t", (2**60 - 8,))]).build(), "tensor 't' offset")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +229,17 @@ def test_arrays_nested_too_deep(tmp_path: Path) -> None:
     refused(tmp_path / "f", Header([pair("k", ARRAY, array(ARRAY, 1, value))]).build(), "deeper than 8")
     bomb = array(ARRAY, 1, b"") * 5000
     refused(tmp_path / "f", Header([pair("k", ARRAY, bomb)]).build(), "deeper than 8")
+
+
+def test_too_many_arrays_inside_arrays(tmp_path: Path) -> None:
+    inner = array(U8, 0, b"")
+    Header([pair("k", ARRAY, array(ARRAY, 2**14, inner * 2**14))]).save(tmp_path / "f")
+    assert len(GGUFFile.open(tmp_path / "f").metadata["k"]) == 2**14
+    half = array(ARRAY, 2**13, inner * 2**13)
+    bomb = Header([pair("k", ARRAY, half), pair("l", ARRAY, half), pair("m", ARRAY, array(ARRAY, 1, inner))])
+    (tmp_path / "f").write_bytes(bomb.build())
+    with pytest.raises(GGUFError, match="metadata 'm': makes 16385 arrays"):
+        GGUFFile.open(tmp_path / "f")
 
 
 @pytest.mark.parametrize("version", [0, 4, 255, 2**32 - 1])

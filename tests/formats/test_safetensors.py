@@ -206,6 +206,7 @@ def test_truncation_at_every_byte(tmp_path: Path) -> None:
         ({"w": entry(shape=[True, 2])}, bytes(8), "tensor 'w' shape"),
         ({"w": entry(shape=[2**32, 2**32])}, bytes(8), "tensor 'w' shape"),
         ({"w": entry(shape=[2**62, 2**62, 0], end=0)}, b"", "tensor 'w' shape"),
+        ({"w": entry(shape=[2**60, 0], end=0)}, b"", "tensor 'w' shape"),
         ({"w": entry(shape=[10**4000])}, bytes(8), "tensor 'w' shape"),
         ({"w": entry(shape=[1] * 33 + [2])}, bytes(8), "tensor 'w' shape"),
         ({"w": entry(shape=[3])}, bytes(8), "tensor 'w' data_offsets"),

@@ -15,6 +15,10 @@ from typing import BinaryIO, Protocol
 from trivet.dtypes import DType
 from trivet.errors import FileError
 
+#: No file may claim more elements: eight bytes of each still have a signed 64-bit size, as NumPy demands
+#: of a shape, counting a dimension of zero as one.
+MAX_ELEMENTS = 2**60 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:

@@ -32,11 +32,10 @@ from trivet import dtypes
 from trivet.blocks import dequantize
 from trivet.dtypes import DType
 from trivet.errors import InputError, SafetensorsError, UnsupportedError
-from trivet.formats.common import TensorInfo, UnsupportedTensor, map_file, quoted
+from trivet.formats.common import MAX_ELEMENTS, TensorInfo, UnsupportedTensor, map_file, quoted
 
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000  # as the safetensors package has it
-_MAX_ELEMENTS = 2**63 - 1
 _MAX_DIMS = 32  # as NumPy has it
 
 _DTYPES: dict[str, DType] = {
@@ -219,8 +218,8 @@ def _read_tensor(path: Path, name: str, entry: Any, start: int) -> _Tensor:
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(kind, str) or (kind not in _DTYPES and kind not in _OTHER):
         raise _bad(path, f"{field} dtype", f"is {quoted(str(kind))}, which safetensors does not define")
-    if not _naturals(shape) or len(shape) > _MAX_DIMS or math.prod(max(d, 1) for d in shape) > _MAX_ELEMENTS:
-        limits = f"at most {_MAX_DIMS} counts whose product is at most 2**63-1"
+    if not _naturals(shape) or len(shape) > _MAX_DIMS or math.prod(max(d, 1) for d in shape) > MAX_ELEMENTS:
+        limits = f"at most {_MAX_DIMS} counts whose product is at most 2**60-1"
         raise _bad(path, f"{field} shape", f"is not a list of {limits}")
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _bad(path, f"{field} data_offsets", "is not [begin, end] with 0 <= begin <= end")
@@ -235,7 +234,7 @@ def _read_tensor(path: Path, name: str, entry: Any, start: int) -> _Tensor:
 
 def _naturals(value: Any) -> bool:
     # the upper bound also keeps products and messages short
-    return isinstance(value, list) and all(type(v) is int and 0 <= v <= _MAX_ELEMENTS for v in value)
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 2**63 for v in value)
 
 
 def _check_cover(path: Path, tensors: list[_Tensor], start: int, size: int) -> None:

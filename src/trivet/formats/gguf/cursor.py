@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from trivet.errors import GGUFError
-from trivet.formats.gguf.types import MAX_DEPTH, SCALARS, Value
+from trivet.formats.gguf.types import MAX_DEPTH, MAX_INNER, SCALARS, Value
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+_SCALAR = {kind: struct.Struct("<" + code) for kind, code in zip(SCALARS, "BbHhIif?Qqd", strict=True)}
 # The fewest bytes an element of an array can take: a string its length, an array its type and count.
 _LEAST = {kind: dtype.itemsize for kind, dtype in SCALARS.items()} | {Value.STRING: 8, Value.ARRAY: 12}
 
@@ -28,6 +29,7 @@ class Cursor:
         self.size = len(data)
         self.label = label
         self.at = 0
+        self.inner = 0  # arrays inside arrays so far
 
     def fail(self, field: str, found: str) -> NoReturn:
         raise GGUFError(f"[gguf] {self.label}: {field}: {found}")
@@ -72,7 +74,11 @@ class Cursor:
             return self._array(field, depth)
         if kind not in SCALARS:
             self.fail(field, f"has type {kind}; metadata types are 0 to {max(Value)}")
-        return self._numbers(kind, 1, field)[0].item()
+        scalar = _SCALAR[kind]
+        at = self.need(scalar.size, field)
+        if kind == Value.BOOL and self.data[at] > 1:
+            self.fail(field, f"is a bool of value {self.data[at]}; 0 and 1 are allowed")
+        return scalar.unpack_from(self.data, at)[0]
 
     def _array(self, field: str, depth: int) -> Any:
         kind = self.u32(f"{field} element type")
@@ -84,6 +90,9 @@ class Cursor:
         if kind == Value.STRING:
             return self._strings(count, field)
         if kind == Value.ARRAY:
+            self.inner += count
+            if self.inner > MAX_INNER:
+                self.fail(field, f"makes {self.inner} arrays inside arrays; at most {MAX_INNER} are allowed")
             return [self._array(f"{field}[{i}]", depth + 1) for i in range(count)]
         return self._numbers(kind, count, field)
 

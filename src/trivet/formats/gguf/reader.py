@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trivet.blocks import dequantize
 from trivet.errors import GGUFError, InputError, UnsupportedError
-from trivet.formats.common import TensorInfo, UnsupportedTensor, map_file, overlap, quoted
+from trivet.formats.common import MAX_ELEMENTS, TensorInfo, UnsupportedTensor, map_file, overlap, quoted
 from trivet.formats.gguf.cursor import Cursor
 from trivet.formats.gguf.types import (
     DEFAULT_ALIGNMENT,
@@ -29,8 +29,6 @@ from trivet.formats.gguf.types import (
     TensorType,
     Value,
 )
-
-_MAX_ELEMENTS = 2**63 - 1
 
 # What people hand to a GGUF reader by mistake.
 _LOOKS_LIKE = (
@@ -85,9 +83,11 @@ class GGUFFile:
     def _read_metadata(self, cursor: Cursor, count: int) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
         for i in range(count):
+            start = cursor.at
             key = cursor.string(f"metadata key {i}")
-            if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
-                cursor.fail(f"metadata key {i}", f"has {len(key)} bytes; 1 to {MAX_KEY_BYTES} are allowed")
+            nbytes = cursor.at - start - 8
+            if not 0 < nbytes <= MAX_KEY_BYTES:
+                cursor.fail(f"metadata key {i}", f"has {nbytes} bytes; 1 to {MAX_KEY_BYTES} are allowed")
             field = f"metadata {quoted(key)}"
             if key in metadata:
                 cursor.fail(field, "appears twice")
@@ -189,8 +189,8 @@ def _read_record(cursor: Cursor, field: str) -> tuple[TensorType, tuple[int, ...
     if n_dims > MAX_DIMS:
         cursor.fail(f"{field} n_dims", f"is {n_dims}; at most {MAX_DIMS} are allowed")
     shape = tuple(cursor.u64(f"{field} dim {d}") for d in range(n_dims))[::-1]
-    if math.prod(max(d, 1) for d in shape) > _MAX_ELEMENTS:  # also where another dimension is zero
-        cursor.fail(f"{field} dims", f"are {shape}; at most 2**63-1 elements are allowed")
+    if math.prod(max(d, 1) for d in shape) > MAX_ELEMENTS:  # also where another dimension is zero
+        cursor.fail(f"{field} dims", f"are {shape}; at most 2**60-1 elements are allowed")
     number = cursor.u32(f"{field} type")
     if number not in TENSOR_TYPES:
         cursor.fail(f"{field} type", f"is {number}, which is not a GGUF tensor type")

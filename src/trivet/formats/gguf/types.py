@@ -20,6 +20,7 @@ MAX_DIMS = 4
 MAX_KEY_BYTES = 65535
 MAX_NAME_BYTES = 63  # longer tensor names are read, but other programs refuse them, so not written
 MAX_DEPTH = 8  # of arrays inside arrays
+MAX_INNER = 1 << 14  # arrays inside arrays in one file, each costing far more memory than its 12 bytes
 
 
 class Value(IntEnum):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from trivet import dtypes
 from trivet.dtypes import f32, f64
 from trivet.errors import InputError, ShapeError
 from trivet.graph import Node, Spec
@@ -155,7 +154,7 @@ _rope_table = define(
         ),
         Sample(lambda r: (np.zeros((0,), np.int32), _frequencies(2)), {"scale": 1.0}, note="empty"),
     ],
-    tolerance={dtypes.i32: 1e-6},
+    tolerance={f32: 1e-6},
     doc="Cosines and sines of positions times inverse frequencies, with the angle in f64.",
 )
 

@@ -87,6 +87,7 @@ class Row:
     tolerance: Mapping[DType, float]
     doc: str
     fallback: Callable[..., Any] | None
+    fused: bool
     attrs: Mapping[str, type]
     alias: Mapping[int, int]  # output -> the input whose storage it takes (a state, or a reshape)
 
@@ -129,7 +130,9 @@ def define(
     assert tolerance, f"{name} has no tolerance"
     assert doc, f"{name} has no doc"
     assert fallback is not None or not fused, f"{name} is fused but has no fallback"
-    row = Row(name, infer, gradient, tuple(samples), dict(tolerance), doc, fallback, attrs or {}, alias or {})
+    row = Row(
+        name, infer, gradient, tuple(samples), dict(tolerance), doc, fallback, fused, attrs or {}, alias or {}
+    )
     TABLE[name] = row
     return row
 

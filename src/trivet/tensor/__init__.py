@@ -2,5 +2,18 @@
 
 from trivet.tensor.array import Tensor, eval
 from trivet.tensor.create import arange, asarray, from_dlpack, full, ones, random_key, zeros
+from trivet.tensor.transform import grad, value_and_grad
 
-__all__ = ["Tensor", "arange", "asarray", "eval", "from_dlpack", "full", "ones", "random_key", "zeros"]
+__all__ = [
+    "Tensor",
+    "arange",
+    "asarray",
+    "eval",
+    "from_dlpack",
+    "full",
+    "grad",
+    "ones",
+    "random_key",
+    "value_and_grad",
+    "zeros",
+]

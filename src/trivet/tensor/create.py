@@ -29,7 +29,10 @@ def asarray(value: Any, dtype: DTypeLike | None = None, device: str | None = Non
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
         loaded = from_dlpack(value, device)
         return loaded if dtype is None else loaded.astype(dtype)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DTypeError(f"[asarray] {type(value).__name__}: {error}") from None
     if not isinstance(value, np.ndarray | np.generic) and array.dtype == np.float64:
         array = array if dtype in (dtypes.f64, "f64") else array.astype(np.float32)
     if array.dtype == object:

@@ -39,7 +39,10 @@ def load(source: Any) -> tuple[np.ndarray[Any, Any], DType]:
     if code == _BFLOAT and bits == 16:
         held.type[0] = _UINT
         return np.from_dlpack(held), bf16
-    array = np.from_dlpack(held)
+    try:
+        array = np.from_dlpack(held)
+    except RuntimeError as error:
+        raise DTypeError(f"[from_dlpack] type code {code} of {bits} bits: {error}") from None
     return array, of_numpy(array.dtype)
 
 

@@ -34,7 +34,7 @@ def value_and_grad(function: Callable[..., Tensor], argnums: int | Sequence[int]
         variables: list[Node] = []
         given = [_fresh(a, variables) if i in numbers else a for i, a in enumerate(args)]
         value = _traced(function, given, kwargs)
-        grads = iter(autograd.grad(value.node, variables))
+        grads = autograd.grad([value.node], variables, [_number(1, value.node)])
         slopes = iter([Tensor(_or_zeros(g, v)) for g, v in zip(grads, variables, strict=True)])
         forms = {i: _filled(given[i], slopes) for i in sorted(numbers)}
         return value, forms[argnums] if isinstance(argnums, int) else tuple(forms[i] for i in numbers)
@@ -87,6 +87,11 @@ def _filled(form: Any, slopes: Any) -> Any:
 def _or_zeros(g: Node | None, like: Node) -> Node:
     if g is not None:
         return g
-    zero = put(graph.constant(0, like.dtype).value, like.dtype, like.device)
-    zeros: Node = ops.broadcast_to(zero, like.shape)
+    zeros: Node = ops.broadcast_to(_number(0, like), like.shape)
     return zeros
+
+
+def _number(value: int, like: Node) -> Node:
+    """A number of the dtype of another node, and on its device, so that what comes of it is there, too."""
+    number = graph.constant(value, like.dtype)
+    return number if like.device is None else put(number.value, like.dtype, like.device)

@@ -40,7 +40,7 @@ def _pad(x: Any, low: Any, high: Any, value: float) -> Any:
 
 def _take(x: Any, indices: Any, axis: int) -> Any:
     picked = torch.index_select(x, axis, indices.reshape(-1).long())
-    return picked.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return picked.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
 def _scatter_add(x: Any, indices: Any, updates: Any, axis: int) -> Any:

@@ -3,10 +3,9 @@
 To add a backend, write a folder here whose `__init__` defines `BACKEND`, a `Backend` with
 
 - `name` and `unavailable()`: None, or why it cannot be used on this machine;
-- `lowerings`: row name -> whatever the backend computes that row with;
-- `unsupported`: row name -> reason, for rows that it neither lowers nor can run by their fallback;
-- `supports(node)`: narrows `lowerings` by dtypes where needed. A call that is not lowered is replaced by
+- `supports(node)`: whether it computes this row, with these dtypes, itself. Any other call is replaced by
   its row's fallback (`expand`), so a backend may begin with the few simple rows and grow;
+- `unsupported`: row name -> reason, for rows that it neither computes nor can run by their fallback;
 - `compile(...)`: a graph -> a `Program`;
 - `from_numpy` / `to_numpy`: arrays in and out.
 
@@ -51,7 +50,6 @@ class Backend(ABC):
     """One way to compute graphs."""
 
     name: ClassVar[str]
-    lowerings: Mapping[str, Callable[..., Any]]
     unsupported: Mapping[str, str] = {}
 
     def unavailable(self) -> str | None:
@@ -62,9 +60,9 @@ class Backend(ABC):
         """What it runs on, in a few words for people."""
         return ""
 
+    @abstractmethod
     def supports(self, node: Node) -> bool:
-        """Whether this call, with these dtypes, is lowered as it is."""
-        return node.op in self.lowerings
+        """Whether the backend computes this call, with these dtypes, without a fallback."""
 
     @abstractmethod
     def compile(

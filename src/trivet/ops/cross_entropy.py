@@ -69,17 +69,17 @@ def _gradient(c: GradientContext) -> list[Any]:
     return [_cross_entropy_backward.node([c.g, *c.inputs], c.attrs), None]
 
 
-def _targets(r: Any, n: int, v: int, dtype: Any = np.int32) -> Any:
+def _targets(r: Any, n: int, v: int, dtype: Any = np.int32, ignored: int = -100) -> Any:
     targets = r.integers(0, v, n).astype(dtype)
-    targets[1::3] = -100
+    targets[1::3] = ignored
     return targets
 
 
 def _samples(backward: bool) -> list[Sample]:
-    def make(n: int, v: int, scale: float = 1.0, dtype: Any = np.int32) -> Any:
+    def make(n: int, v: int, scale: float = 1.0, *kind: Any) -> Any:
         def inputs(r: Any) -> list[Any]:
             g = [r.standard_normal(n).astype(np.float32)] if backward else []
-            return [*g, scale * r.standard_normal((n, v)), _targets(r, n, v, dtype)]
+            return [*g, scale * r.standard_normal((n, v)), _targets(r, n, v, *kind)]
 
         return inputs
 
@@ -94,7 +94,7 @@ def _samples(backward: bool) -> list[Sample]:
         Sample(make(1, 1031), ignore, note="long"),
         Sample(make(0, 5), ignore, note="empty"),
         Sample(make(5, 9, 1e4), ignore, gradient=False, note="huge"),
-        Sample(make(3, 4, dtype=np.int64), {"ignore_index": 2}, note="an id is ignored"),
+        Sample(make(3, 4, 1.0, np.int64, 2), {"ignore_index": 2}, note="an id is ignored"),
         Sample(masked, ignore, gradient=False, note="-inf, and NaN where ignored"),
     ]
 

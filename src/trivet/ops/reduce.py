@@ -91,7 +91,7 @@ def _define(
         *(Sample(lambda r, h=h: (np.array(h),), attrs(0), gradient=False, note="hostile") for h in hostile),
     ]
     if not needs_one:
-        samples.append(Sample(lambda r: (np.zeros((2, 0)),), attrs(1), note="of nothing"))
+        samples.append(Sample(lambda r: (np.zeros((2, 0)),), attrs(1), gradient=False, note="of nothing"))
     if dtypes.i32 in allowed:
         samples += [
             Sample(lambda r, t=t: (r.integers(-99, 99, (5, 7)).astype(t),), attrs(0))

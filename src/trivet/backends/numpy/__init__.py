@@ -12,14 +12,16 @@ from trivet.backends.numpy.lowerings import LOWERINGS
 from trivet.backends.numpy.program import NumpyProgram
 from trivet.dtypes import DType
 from trivet.errors import DTypeError
-from trivet.graph import Graph, to_numpy
+from trivet.graph import Graph, Node, to_numpy
 
 
 class NumpyBackend(Backend):
     """Arrays are NumPy arrays in storage form; all that floats do is done in float64."""
 
     name = "numpy"
-    lowerings = LOWERINGS
+
+    def supports(self, node: Node) -> bool:
+        return node.op in LOWERINGS
 
     def compile(
         self,
@@ -30,7 +32,7 @@ class NumpyBackend(Backend):
         sizes: Mapping[str, int] | None = None,
         exact: bool = False,
     ) -> NumpyProgram:
-        """As `Backend.compile`. With `exact` no result is rounded to its dtype: all floats come and go in float64."""
+        """As `Backend.compile`. With `exact` no result is rounded to its dtype: floats come and go in float64."""
         return NumpyProgram(expand(graph, self.supports), weights, state or {}, sizes or {}, exact)
 
     def from_numpy(self, array: Any, dtype: DType) -> Any:

@@ -45,9 +45,9 @@ def _gelu_tanh(x: Any) -> Any:
 
 def _cast(x: Any, dtype: str) -> Any:
     target = dtypes.BY_NAME[dtype]
-    if target.is_float or target.kind == "bool":
-        return x.astype(np.float64 if target is dtypes.bf16 else to_numpy(target))
-    if x.dtype != np.float64:
+    if target.is_float and (x.dtype == np.float64 or target is dtypes.bf16):
+        return x.astype(np.float64)  # the program rounds
+    if x.dtype != np.float64 or target.kind == "bool":
         return x.astype(to_numpy(target))
     limits = np.iinfo(to_numpy(target))
     inside = np.where(np.isnan(x) | (x >= limits.max) | (x <= limits.min), 0, x).astype(to_numpy(target))
@@ -179,9 +179,12 @@ def _embedding(ids: Any, table: Any) -> Any:
     return table[_checked("embedding", ids, len(table))]
 
 
+def _flat(x: Any) -> Any:
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def _linear(x: Any, w: Any, *bias: Any) -> Any:
-    y = (x.reshape(-1, x.shape[-1]) if x.size else x) @ w.T
-    y = y.reshape(*x.shape[:-1], len(w))
+    y = (_flat(x) @ w.T).reshape(*x.shape[:-1], len(w))
     return y + bias[0] if bias else y
 
 
@@ -240,7 +243,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "log_softmax": _log_softmax, "rms_norm": _rms_norm, "rms_norm_backward": _rms_norm_backward,
     "layer_norm": _layer_norm, "layer_norm_backward": _layer_norm_backward, "rope_table": _rope_table,
     "rope": _rope, "linear": _linear,
-    "linear_input_grad": lambda g, w: (g.reshape(-1, g.shape[-1]) @ w).reshape(*g.shape[:-1], -1),
+    "linear_input_grad": lambda g, w: (_flat(g) @ w).reshape(*g.shape[:-1], w.shape[1]),
     "swiglu": lambda gate, up: _silu(gate) * up,
     "geglu": lambda gate, up, approximate: (_gelu_tanh if approximate else _gelu_erf)(gate) * up,
     "cross_entropy": _cross_entropy, "cross_entropy_backward": _cross_entropy_backward,

@@ -79,7 +79,7 @@ class NumpyProgram:
 
     def _value(self, node: Node, inputs: list[Any], sizes: Mapping[str, int]) -> Any:
         if node.op == "item":
-            return inputs[0][node.attrs["index"]]
+            return inputs[0][node.attrs["index"]] if len(node.inputs[0].specs) > 1 else inputs[0]
         if node.op == "weight":
             return self._weight(node)
         if node.op == "state":
@@ -88,9 +88,9 @@ class NumpyProgram:
             return widen(np.asarray(node.value), node.dtype)
         attrs = {k: _resolved(v, sizes) for k, v in node.attrs.items()}
         result = LOWERINGS[node.op](*inputs, **attrs)
-        if not isinstance(result, tuple):
-            return self._rounded(result, node.spec)
-        return tuple(map(self._rounded, result, node.specs))
+        results = result if isinstance(result, tuple) else (result,)
+        results = tuple(map(self._rounded, results, node.specs))
+        return results if len(results) > 1 else results[0]
 
     def _rounded(self, value: Any, spec: Spec) -> Any:
         if self._exact and spec.dtype.is_float:

@@ -6,6 +6,7 @@
   X(elementwise) \
   X(glu) \
   X(linear) \
+  X(matmul) \
   X(movement) \
   X(norm) \
   X(paged) \

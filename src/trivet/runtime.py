@@ -121,11 +121,15 @@ def evaluate(nodes: Sequence[Node], device: str | None = None) -> list[Node]:
     """The nodes' values as buffers, computed in one program, on the device their inputs are on; `device` says
     where, for nodes that depend on none. A value once computed is kept as long as its node lives."""
     where = _place(nodes, device)
-    missing = list(dict.fromkeys(n for n in nodes if n.op != "buffer" and n not in _done))
-    if missing:
-        for node, value in zip(missing, _compute(missing, where), strict=True):
-            _done[node] = graph.buffer(value, _fixed(node), node.dtype, where)
-    return [n if n.op == "buffer" else _done[n] for n in nodes]
+    values = {n: n if n.op == "buffer" else _done[n] for n in nodes if n.op == "buffer" or n in _done}
+    missing = list(dict.fromkeys(n for n in nodes if n not in values))
+    shapes = [_fixed(node) for node in missing]
+    arrays = _compute(missing, where) if missing else []
+    for node, array, shape in zip(missing, arrays, shapes, strict=True):
+        values[node] = graph.buffer(array, shape, node.dtype, where)
+        if node.device is not None:  # else it may be asked for on another device next
+            _done[node] = values[node]
+    return [values[n] for n in nodes]
 
 
 def _fixed(node: Node) -> tuple[int, ...]:

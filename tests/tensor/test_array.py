@@ -15,11 +15,6 @@ X = np.float32([[1.5, -2.0, 3.0], [0.25, 4.0, -1.0]])
 Y = np.float32([[2.0, 1.0, 3.0], [0.5, 2.0, 4.0]])
 
 
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
-
-
 def same(tensor, expected):
     expected = np.asarray(expected)
     assert tensor.shape == expected.shape

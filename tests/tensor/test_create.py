@@ -6,13 +6,6 @@ import pytest
 import trivet as tv
 from trivet.errors import DTypeError, InputError
 
-DEVICES = [d.name for d in tv.devices() if d.available]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
-
 
 @pytest.mark.parametrize(
     ("value", "dtype"),

@@ -6,14 +6,8 @@ import pytest
 import trivet as tv
 from trivet.errors import DTypeError, InputError, ShapeError
 
-DEVICES = [d.name for d in tv.devices() if d.available]
 X = np.float32([[1.0, 2.0], [3.0, 4.0]])
 Y = np.float32([[0.5, -1.0], [2.0, 0.25]])
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
 
 
 def test_value_and_gradient(device):

@@ -1,0 +1,143 @@
+"""Devices, evaluation, and what neither does silently."""
+
+import numpy as np
+import pytest
+
+from trivet import backends, graph, ops, runtime
+from trivet.dtypes import bf16, f32
+from trivet.errors import DeviceMismatch, DeviceUnavailable, InputError
+
+X = np.float32([1.0, 2.0, 3.0])
+
+
+def buffer(device="reference", array=X):
+    return runtime.put(array, f32, device)
+
+
+@pytest.fixture
+def metal(monkeypatch):
+    """A second device: the NumPy backend under another name."""
+    monkeypatch.setitem(runtime.BACKENDS, "metal", "numpy")
+    return "metal"
+
+
+def test_every_device_says_what_it_is_or_why_not():
+    found = {d.name: d for d in runtime.devices()}
+    assert list(found) == ["cpu", "cuda", "rocm", "tpu", "metal", "reference"]
+    assert found["reference"].available
+    assert not found["tpu"].available
+    assert found["tpu"].details == "this version has no xla backend"
+
+
+def test_asking_for_what_is_not_there_says_why():
+    with pytest.raises(DeviceUnavailable, match="cuda is not available: this version has no xla backend"):
+        runtime.resolve("cuda")
+    with pytest.raises(InputError, match="no device 'gpu'; known: auto, cpu, cuda"):
+        runtime.resolve("gpu")
+
+
+def test_auto_is_the_first_that_is_there_and_never_the_reference(metal, monkeypatch):
+    assert runtime.resolve("auto") == runtime.resolve(None) == "metal"
+    monkeypatch.setattr(runtime, "AUTO", ("tpu", "cuda"))
+    with pytest.raises(
+        DeviceUnavailable, match="none is available: tpu: this version has no xla backend; cuda"
+    ):
+        runtime.resolve("auto")
+
+
+def test_put_copies_and_fetch_is_read_only():
+    array = X.copy()
+    node = buffer(array=array)
+    array[:] = 0
+    assert runtime.fetch(node).tolist() == X.tolist()
+    assert not runtime.fetch(node).flags.writeable
+
+
+def test_bf16_is_stored_as_bits():
+    node = runtime.put(np.uint16([0x3F80]), bf16, "reference")
+    assert runtime.fetch(ops.add(node, node)).tolist() == [0x4000]
+
+
+def test_nodes_without_a_device_are_computed_where_one_asks():
+    (value,) = runtime.evaluate([ops.iota((3,), 0)], "reference")
+    assert value.device == "reference"
+    assert runtime.fetch(value).tolist() == [0, 1, 2]
+
+
+def test_a_node_without_a_device_may_be_computed_on_several(metal):
+    index = ops.iota((3,), 0)
+    assert [runtime.evaluate([index], d)[0].device for d in ("reference", metal)] == ["reference", metal]
+    assert runtime.evaluate([ops.mul(index, index)], metal)[0].device == metal
+
+
+def test_devices_do_not_mix(metal):
+    a, b = buffer(), buffer(metal)
+    with pytest.raises(DeviceMismatch, match=r"\[add\] inputs on reference and on metal"):
+        ops.add(a, b)
+    with pytest.raises(DeviceMismatch, match="values on metal and on reference"):
+        runtime.evaluate([ops.exp(a), ops.exp(b)])
+    with pytest.raises(DeviceMismatch):
+        runtime.evaluate([ops.exp(a)], metal)
+    moved = runtime.move(ops.exp(a), metal)
+    assert moved.device == metal
+    assert runtime.fetch(ops.add(moved, b)).shape == (3,)
+
+
+def test_values_are_computed_once_and_used_by_later_graphs(monkeypatch):
+    seen = []
+    compute = runtime._compute
+    monkeypatch.setattr(runtime, "_compute", lambda nodes, where: seen.append(nodes) or compute(nodes, where))
+    y = ops.exp(buffer())
+    z = ops.add(y, y)
+    first, again = runtime.evaluate([y, y])
+    assert first is again
+    runtime.evaluate([z, y])
+    assert seen == [[y], [z]]
+
+
+def test_what_an_evaluated_node_stood_on_is_not_run_again(monkeypatch):
+    y = ops.exp(buffer())
+    runtime.evaluate([y])
+    graphs = []
+    numpy = backends.find("numpy")
+    compile_ = numpy.compile
+    monkeypatch.setattr(numpy, "compile", lambda graph, **k: graphs.append(graph) or compile_(graph, **k))
+    runtime.evaluate([ops.add(y, ops.sum(y))])
+    assert sorted(n.op for n in graphs[0].nodes()) == ["add", "input", "sum"]
+
+
+def test_outputs_of_one_call_are_taken_apart():
+    positions = runtime.put(np.int32([0, 1]), graph.of_numpy(np.dtype(np.int32)), "reference")
+    cos, sin = ops.rope_table(positions, np.array([1.0]), scale=1.0)
+    runtime.evaluate([cos])
+    both = ops.add(ops.mul(cos, cos), ops.mul(sin, sin))
+    np.testing.assert_allclose(runtime.fetch(both), 1.0, rtol=1e-6)
+
+
+def test_a_value_goes_when_its_node_does():
+    y = ops.exp(buffer())
+    runtime.evaluate([y])
+    count = len(runtime._done)
+    del y
+    assert len(runtime._done) == count - 1
+
+
+def test_large_constants_are_inputs_and_small_ones_are_not(monkeypatch):
+    given = []
+    numpy = backends.find("numpy")
+    compile_ = numpy.compile
+    monkeypatch.setattr(numpy, "compile", lambda graph, **k: given.append(graph) or compile_(graph, **k))
+    x = buffer(array=np.zeros(1000, np.float32))
+    runtime.evaluate([ops.add(ops.mul(x, 2.0), np.ones(1000, np.float32))])
+    assert sorted(n.op for n in given[0].nodes()) == ["add", "constant", "input", "input", "mul"]
+
+
+@pytest.mark.parametrize("leaf", [graph.input, graph.weight, graph.state])
+def test_leaves_without_a_value_are_refused(leaf):
+    with pytest.raises(InputError, match="has no value"):
+        runtime.evaluate([ops.exp(leaf("x", (3,), f32))], "reference")
+
+
+def test_symbolic_shapes_are_refused():
+    with pytest.raises(InputError, match="symbolic size T"):
+        runtime.evaluate([ops.iota((graph.Dim("T"),), 0)], "reference")

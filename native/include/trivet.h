@@ -535,6 +535,11 @@ TV_API tv_status tv_tokenizer_get_token(const tv_tokenizer* tokenizer, int32_t i
 TV_API tv_status tv_tokenizer_find(const tv_tokenizer* tokenizer, const char* text, size_t text_size,
                                    int32_t* id);
 
+/* The ids that end a reply, in order: EOS, end of turn and their like. ids: [capacity].
+ * Errors: TV_CAPACITY. @since 0.1 */
+TV_API tv_status tv_tokenizer_get_ends(const tv_tokenizer* tokenizer, int32_t* ids, size_t capacity,
+                                       size_t* needed);
+
 /* Text to ids. flags: TV_ADD_SPECIAL | TV_PARSE_SPECIAL. ids: [capacity], *needed: how many there are.
  * Errors: TV_INVALID_ARGUMENT (not UTF-8; names the byte); TV_TOKENIZER (no token and no unknown token for
  * a character); TV_CAPACITY. @since 0.1 */

@@ -369,6 +369,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tv_tokenizer_get_info": (tv_status, [c_void_p, POINTER(tv_tokenizer_info)]),
     "tv_tokenizer_get_token": (tv_status, [c_void_p, c_int32, POINTER(tv_token_info)]),
     "tv_tokenizer_find": (tv_status, [c_void_p, c_char_p, c_size_t, c_void_p]),
+    "tv_tokenizer_get_ends": (tv_status, [c_void_p, c_void_p, c_size_t, c_void_p]),
     "tv_tokenizer_encode": (
         tv_status,
         [c_void_p, c_char_p, c_size_t, c_uint32, c_void_p, c_size_t, c_void_p],
@@ -647,6 +648,11 @@ def tv_tokenizer_get_token(tokenizer: Any, id: Any, out: Any) -> None:
 def tv_tokenizer_find(tokenizer: Any, text: Any, text_size: Any, id: Any) -> None:
     """*id = the token that the file spells `text`, or -1 if there is none."""
     _check(library().tv_tokenizer_find(tokenizer, text, text_size, id))
+
+
+def tv_tokenizer_get_ends(tokenizer: Any, ids: Any, capacity: Any, needed: Any) -> None:
+    """The ids that end a reply, in order"""
+    _check(library().tv_tokenizer_get_ends(tokenizer, ids, capacity, needed))
 
 
 def tv_tokenizer_encode(

@@ -155,6 +155,15 @@ tv_status tv_tokenizer_find(const tv_tokenizer* tokenizer, const char* text, siz
   });
 }
 
+tv_status tv_tokenizer_get_ends(const tv_tokenizer* tokenizer, int32_t* ids, size_t capacity,
+                                size_t* needed) {
+  return guard([&] {
+    require(tokenizer, "tv_tokenizer_get_ends", "tokenizer");
+    const std::vector<int32_t>& ends = tokenizer->tokenizer->vocab().ends();
+    give(ends.data(), ends.size(), ids, capacity, needed, "tv_tokenizer_get_ends");
+  });
+}
+
 tv_status tv_tokenizer_encode(const tv_tokenizer* tokenizer, const char* text, size_t text_size,
                               uint32_t flags, int32_t* ids, size_t capacity, size_t* needed) {
   return guard([&] {

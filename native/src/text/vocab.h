@@ -28,6 +28,7 @@ class Vocab {
   int32_t find(std::string_view text) const { return ids_.find(text); }  // kNoToken when absent
   void check(int64_t id) const;  // throws Error{tokenizer} unless 0 <= id < size()
   bool is_end(int32_t id) const;
+  const std::vector<int32_t>& ends() const { return ends_; }
 
   // Control and unknown tokens: they stand for no text of their own.
   bool is_special(int32_t id) const {

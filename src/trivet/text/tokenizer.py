@@ -96,7 +96,11 @@ class Tokenizer:
     @cached_property
     def end_ids(self) -> frozenset[int]:
         """The ids that end a reply: EOS, end of turn and their like."""
-        return frozenset(i for i in range(self.n_vocab) if self._info(i).is_end)
+        needed = ctypes.c_size_t()
+        c.tv_tokenizer_get_ends(self._handle, None, 0, ctypes.byref(needed))
+        ids = (ctypes.c_int32 * needed.value)()
+        c.tv_tokenizer_get_ends(self._handle, ids, needed.value, ctypes.byref(needed))
+        return frozenset(ids)
 
     def stream(self, skip_special: bool = False, continuation: bool = True) -> TokenStream:
         """A streaming decoder, for ids that continue a text unless `continuation` is False."""

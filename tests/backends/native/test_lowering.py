@@ -52,7 +52,9 @@ def test_halves_are_widened_around_the_call(dtype):
 
 
 def test_widening_comes_before_the_fallback():
-    lowered = lower(Graph({"y": ops.softmax(graph.input("x", (2, 4), f16), -1)}), core("softmax", "exp", "sum"))
+    lowered = lower(
+        Graph({"y": ops.softmax(graph.input("x", (2, 4), f16), -1)}), core("softmax", "exp", "sum")
+    )
     assert rows(lowered) == ["cast", "cast", "softmax"]
 
 

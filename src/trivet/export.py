@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trivet import models, plan
+from trivet import models
 from trivet.errors import InputError, TemplateError, UnsupportedError
 from trivet.formats.gguf import TensorSource, write_gguf
-from trivet.generate.engine import serving_dims, serving_graph
+from trivet.generate.native import serving_plan
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.text.chat_format import derive_chat_format
 
@@ -41,7 +41,7 @@ def export(model: str | Path, out: str | Path) -> Exported:
             f"[export] {checkpoint.path.name} is not a GGUF file whose every tensor trivet reads"
         )
     gguf = checkpoint.gguf
-    serving = serving_plan(checkpoint)
+    serving = _serving(checkpoint)
     chat, reason = _chat(checkpoint)
     kept = {key: gguf.encoded(key) for key in gguf.metadata if not key.startswith("trivet.")}
     ours = {"trivet.version": np.uint32(1), "trivet.plan.serve": serving, **chat}
@@ -50,14 +50,10 @@ def export(model: str | Path, out: str | Path) -> Exported:
     return Exported(target, len(serving), reason)
 
 
-def serving_plan(checkpoint: Checkpoint) -> bytes:
-    """The serving plan of a model, as the native core runs it."""
-    from trivet.backends.native import lower
-
+def _serving(checkpoint: Checkpoint) -> bytes:
     architecture = models.by_architecture(checkpoint.architecture)
     config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
-    graph = lower(serving_graph(architecture.Model(config, checkpoint)))
-    return plan.encode(plan.build(graph, serving_dims(config.context), f"{checkpoint.architecture}.serve"))
+    return serving_plan(architecture.Model(config, checkpoint), config.context, checkpoint.architecture)
 
 
 def _chat(checkpoint: Checkpoint) -> tuple[dict[str, str], str | None]:

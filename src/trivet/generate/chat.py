@@ -37,7 +37,8 @@ class Chat:
         room = self.model.context - len(ids)
         if room < 1:
             raise CapacityError(
-                f"[chat] the conversation is {len(ids)} tokens; the context is {self.model.context}: start again with /reset"
+                f"[chat] the conversation is {len(ids)} tokens; the context is {self.model.context}: "
+                "start again with /reset"
             )
         self._rewind(ids)
         fresh = ids[len(self._fed) :]

@@ -153,19 +153,7 @@ class GraphEngine:
         for feed in feeds:
             self._check(feed)
         tables = [self._pages_for(feed) for feed in feeds]
-        counts = [len(feed.ids) for feed in feeds]
-        starts = np.cumsum([0, *counts])
-        table = np.zeros((len(feeds), max(map(len, tables))), np.int32)
-        for row, pages in zip(table, tables, strict=True):
-            row[: len(pages)] = pages
-        inputs = {
-            "ids": np.concatenate([np.asarray(f.ids, np.int32) for f in feeds]),
-            "positions": np.concatenate([np.arange(n, dtype=np.int32) + f.session.length for f, n in zip(feeds, counts, strict=True)]),
-            "sequences": np.repeat(np.arange(len(feeds), dtype=np.int32), counts),
-            "pages": table,
-            "rows": np.concatenate([np.asarray(f.rows, np.int32) + s for f, s in zip(feeds, starts[:-1], strict=True)]).astype(np.int32),
-        }  # fmt: skip
-        logits = self._backend.to_numpy(self._program.run(inputs)["logits"])
+        logits = self._backend.to_numpy(self._program.run(_inputs(feeds, tables))["logits"])
         for feed in feeds:
             feed.session.ids.extend(map(int, feed.ids))
         return np.split(logits, np.cumsum([len(f.rows) for f in feeds])[:-1])
@@ -175,7 +163,8 @@ class GraphEngine:
         room = self.context - feed.session.length
         if len(feed.ids) > room:
             raise CapacityError(
-                f"[forward] {len(feed.ids)} tokens on top of {feed.session.length}; the context is {self.context}"
+                f"[forward] {len(feed.ids)} tokens on top of {feed.session.length};"
+                f" the context is {self.context}"
             )
 
     def _pages_for(self, feed: Feed) -> list[int]:
@@ -200,6 +189,21 @@ class GraphEngine:
             self._graph, weights=self._load, state=state, sizes={"N": self._pages}
         )
         self._free.extend(range(self._pages - 1, before - 1, -1))
+
+
+def _inputs(feeds: Sequence[Feed], tables: Sequence[Sequence[int]]) -> dict[str, npt.NDArray[np.int32]]:
+    """The inputs of one run of the serving graph."""
+    table = np.zeros((len(feeds), max(map(len, tables))), np.int32)
+    for row, pages in zip(table, tables, strict=True):
+        row[: len(pages)] = pages
+    ids, positions, sequences, rows = [], [], [], []
+    for i, feed in enumerate(feeds):
+        rows += [len(ids) + r for r in feed.rows]
+        ids += list(feed.ids)
+        positions += range(feed.session.length, feed.session.length + len(feed.ids))
+        sequences += [i] * len(feed.ids)
+    flat = {"ids": ids, "positions": positions, "sequences": sequences, "rows": rows}
+    return {"pages": table} | {name: np.asarray(values, np.int32) for name, values in flat.items()}
 
 
 def check_ids(ids: Sequence[int], vocab: int) -> None:

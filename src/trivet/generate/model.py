@@ -71,7 +71,7 @@ class Model:
         """The tokenizer of the model's file."""
         if self.checkpoint.path.is_dir():
             raise ModelError(
-                f"[tokenizer] {self.checkpoint.path.name} is a folder; only GGUF files bring tables trivet reads"
+                f"[tokenizer] {self.checkpoint.path.name} is a folder; trivet reads the tables of GGUF files"
             )
         return Tokenizer.open(self.checkpoint.path)
 
@@ -182,8 +182,8 @@ class Model:
         """Continues a prompt (text, or ids).
 
         temperature 0 takes the likeliest token each time. seed None draws a new one. Generation ends at an
-        end-of-text token or a stop string ("stop"; neither is part of the text), or at `max_tokens` or the end
-        of the context ("length"). Raises InputError for a bad option, CapacityError if the prompt does not
+        end-of-text token or a stop string ("stop"; neither is part of the text), or at `max_tokens` or the
+        end of the context ("length"). Raises InputError for a bad option, CapacityError if the prompt does not
         leave room for one token."""
         options = SamplerOptions(
             temperature,
@@ -223,7 +223,8 @@ class Model:
             raise InputError(f"[generate] max_tokens is {max_tokens}; wanted at least 1")
         if session.length + len(ids) >= self.context:
             raise CapacityError(
-                f"[generate] a prompt of {session.length + len(ids)} tokens leaves no room in a context of {self.context}"
+                f"[generate] a prompt of {session.length + len(ids)} tokens leaves no room"
+                f" in a context of {self.context}"
             )
         return _Reply(self, session, ids, options, max_tokens, stop).chunks()
 

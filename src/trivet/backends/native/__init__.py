@@ -6,5 +6,6 @@ expression again compiles nothing.
 """
 
 from trivet.backends.native.backend import BACKEND, NativeBackend, lower, supports
+from trivet.backends.native.program import Handle
 
-__all__ = ["BACKEND", "NativeBackend", "lower", "supports"]
+__all__ = ["BACKEND", "Handle", "NativeBackend", "lower", "supports"]

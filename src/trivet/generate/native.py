@@ -1,0 +1,114 @@
+"""The native core's engine, with the contract of `engine.Engine`: pages and batches are its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet import _native as core
+from trivet import plan
+from trivet.backends.native import Handle, lower
+from trivet.generate.engine import CHUNK, PAGE, Feed, Logits, check_ids, serving_dims, serving_graph
+from trivet.models.checkpoint import Checkpoint
+
+MAX_SESSIONS = 64
+FULL_SESSIONS = 4  # how many sessions of full context the pool holds; pages take memory once used
+
+
+def serving_plan(definition: Any, context: int, name: str) -> bytes:
+    """The serving plan of a model as the core runs it, in bytes."""
+    graph = lower(serving_graph(definition))
+    return plan.encode(plan.build(graph, serving_dims(context), f"{name}.serve"))
+
+
+class NativeSession:
+    """One sequence in the core."""
+
+    def __init__(self, engine: NativeEngine, handle: Handle) -> None:
+        self.engine, self.handle = engine, handle
+
+    @property
+    def length(self) -> int:
+        length = ctypes.c_int64()
+        core.tv_session_length(self.handle, ctypes.byref(length))
+        return length.value
+
+    def truncate(self, length: int) -> None:
+        core.tv_session_truncate(self.handle, length)
+
+    def fork(self) -> NativeSession:
+        """Pages are shared until one of the two writes to them."""
+        return NativeSession(self.engine, Handle(core.tv_session_fork, core.tv_session_free, self.handle))
+
+
+class NativeEngine:
+    """Runs the serving plan in the native core."""
+
+    def __init__(self, definition: Any, checkpoint: Checkpoint, context: int, threads: int) -> None:
+        self.context = context
+        self._vocab = definition.config.vocab
+        self._kept: list[npt.NDArray[Any]] = []  # the core reads tensors where they are
+        data = serving_plan(definition, definition.config.context, checkpoint.architecture)
+        loaded = Handle(core.tv_plan_load, core.tv_plan_free, data, len(data))
+        model = self._open(checkpoint)
+        pages = FULL_SESSIONS * -(-context // PAGE)
+        options = core.tv_engine_options(
+            ctypes.sizeof(core.tv_engine_options), threads, MAX_SESSIONS, context, pages
+        )
+        self.handle = Handle(core.tv_engine_create, core.tv_engine_free, model, loaded, ctypes.byref(options))
+
+    def _open(self, checkpoint: Checkpoint) -> Handle:
+        if checkpoint.gguf is not None:
+            return Handle(core.tv_model_open, core.tv_model_free, os.fsencode(checkpoint.path))
+        model = Handle(core.tv_model_create, core.tv_model_free)
+        for name, entry in checkpoint.tensors.items():
+            array = np.ascontiguousarray(entry.load())
+            self._kept.append(array)
+            shape = (ctypes.c_int64 * len(entry.shape))(*entry.shape)
+            tensor = core.tv_tensor(array.ctypes.data, entry.dtype.id, len(entry.shape), shape, None)
+            core.tv_model_add_tensor(model, name.encode(), ctypes.byref(tensor), 0)
+        return model
+
+    def session(self) -> NativeSession:
+        return NativeSession(self, Handle(core.tv_session_create, core.tv_session_free, self.handle))
+
+    def step(self, feeds: Sequence[Feed]) -> list[Logits]:
+        steps = (core.tv_step * len(feeds))()
+        kept = []
+        for step, feed in zip(steps, feeds, strict=True):
+            check_ids(feed.ids, self._vocab)
+            ids = np.asarray(feed.ids, np.int32)
+            rows = np.asarray(feed.rows, np.int32)
+            kept += [ids, rows]
+            step.session = feed.session.handle._as_parameter_.value
+            step.ids, step.n_ids = _pointer(ids), len(ids)
+            step.rows, step.n_rows = _pointer(rows), len(rows)
+        counts = [len(feed.rows) for feed in feeds]
+        logits = np.empty((sum(counts), self._vocab), np.float32)
+        core.tv_engine_step(self.handle, steps, len(steps), logits.ctypes.data if sum(counts) else None)
+        return np.split(logits, np.cumsum(counts)[:-1])
+
+    def forward(self, session: NativeSession, ids: Sequence[int], rows: Sequence[int]) -> Logits:
+        """In chunks, so that Ctrl-C is heard between them; all or nothing."""
+        if len(ids) <= CHUNK:
+            return self.step([Feed(session, ids, rows)])[0]
+        start, wanted, parts = session.length, np.asarray(rows, np.int64), []
+        if start + len(ids) > self.context:
+            self.step([Feed(session, ids, ())])  # raises, with the numbers
+        try:
+            for at in range(0, len(ids), CHUNK):
+                here = wanted[(wanted >= at) & (wanted < at + CHUNK)] - at
+                parts += self.step([Feed(session, ids[at : at + CHUNK], here.tolist())])
+        except BaseException:
+            session.truncate(start)
+            raise
+        return np.concatenate(parts)
+
+
+def _pointer(array: npt.NDArray[np.int32]) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(ctypes.c_int32))

@@ -65,7 +65,9 @@ def library() -> CDLL:
     if found >> 16 != wanted >> 16 or found & 0xFFFF < wanted & 0xFFFF:
         raise DeviceUnavailable(f"[native] {path} has ABI {found:#010x}, this package wants {wanted:#010x}")
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(loaded, name)
+        function = getattr(loaded, name, None)
+        if function is None:
+            raise DeviceUnavailable(f"[native] {path} has no {name}: it was built from an older header")
         function.restype, function.argtypes = result, arguments
     return loaded
 

@@ -139,7 +139,7 @@ def functions(header: str) -> list[tuple[str, str, list[tuple[str, str]], str]]:
     pattern = re.compile(r"(?:/\*((?:(?!\*/).)*?)\*/\s*)?TV_API ([\w\s*]+?)(tv_\w+)\(([^;]*)\);", re.S)
     for comment, result, name, arguments in pattern.findall(header):
         text = re.sub(r"\s*\*?\s+", " ", comment.replace("\n *", "\n")).strip()
-        sentence = re.split(r"(?<=[.:]) |@since|Errors", text)[0].strip().rstrip(":;") or name
+        sentence = re.split(r"(?<!e\.g)[.:] |@since|Errors", text)[0].strip().rstrip(".:;") + "."
         pairs = []
         for argument in [a.strip() for a in arguments.split(",") if a.strip() != "void"]:
             match = re.fullmatch(r"(.*?[\s*])(\w+)", argument, re.S)

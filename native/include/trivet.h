@@ -15,12 +15,11 @@
  *             compiled with. A smaller one is accepted: fields beyond it take their defaults (options) or
  *             are not filled in (infos). tv_tensor, tv_size, tv_dim, tv_step and tv_chat_message are
  *             passed in arrays and never change.
- * Strings     are UTF-8. Those that come in end in NUL unless a size comes with them. Those that go out end
- *             in NUL, too, and belong to the handle that was asked: they live as long as it does, unless
- *             the comment says otherwise.
- * Long texts  of unknown size: the caller passes (out, capacity) and receives *needed. When *needed exceeds
- *             capacity nothing is written and the call returns TV_CAPACITY, unless the pointer is NULL and
- *             the capacity 0, which asks for the size only and returns TV_OK.
+ * Strings     are UTF-8, and end in NUL unless a size comes with them. Those that go out belong to the
+ *             handle that was asked: they live as long as it does, unless the comment says otherwise.
+ * Lists       and texts of unknown size: the caller passes (out, capacity) and receives *needed. When
+ *             *needed exceeds capacity nothing is written and the call returns TV_CAPACITY, unless the
+ *             pointer is NULL and the capacity 0, which asks for the size only and returns TV_OK.
  * Threads     Any function may be called from any thread. Two threads may use one handle at the same time
  *             unless its section says otherwise; calls that cannot overlap wait for each other.
  * Growth      Functions, statuses, dtypes and fields are added, never removed, renumbered or moved, within
@@ -46,8 +45,7 @@ extern "C" {
 #endif
 #endif
 
-/* --- status, version, machine ----------------------------------------------------------------------------
- */
+/* --- status, version, machine ------------------------------------------------------------------------- */
 
 /* What a call came to. Numbers are never reused. @since 0.1 */
 typedef int32_t tv_status;
@@ -97,8 +95,7 @@ typedef struct tv_cpu_info {
 /* Fills *out. Errors: TV_UNSUPPORTED if TRIVET_ISA names a set that the processor lacks. @since 0.1 */
 TV_API tv_status tv_cpu_get_info(tv_cpu_info* out);
 
-/* --- tensors ---------------------------------------------------------------------------------------------
- */
+/* --- tensors ------------------------------------------------------------------------------------------ */
 
 /* Element types; packed block formats from 32 on, laid out as in GGUF files. Ids are never reused. @since 0.1
  */
@@ -126,7 +123,7 @@ enum {
   TV_IQ4_NL = 42
 };
 
-/* @since 0.1 */
+/* How an element type is stored. @since 0.1 */
 typedef struct tv_dtype_info {
   size_t struct_size;
   const char* name; /* "f32", "q4_k"; static */
@@ -155,8 +152,7 @@ typedef struct tv_tensor {
 TV_API tv_status tv_kernel_supports(const char* name, const tv_dtype* inputs, size_t n_inputs,
                                     const tv_dtype* outputs, size_t n_outputs, int32_t* supported);
 
-/* --- plans -----------------------------------------------------------------------------------------------
- */
+/* --- plans -------------------------------------------------------------------------------------------- */
 
 /* A verified graph (docs/plan-format.md). Never changes after it is loaded. */
 typedef struct tv_plan tv_plan;
@@ -165,10 +161,10 @@ typedef struct tv_plan tv_plan;
  * is allowed; TV_UNSUPPORTED names a row or dtypes that this build has no kernel for. @since 0.1 */
 TV_API tv_status tv_plan_load(const void* bytes, size_t size, tv_plan** out);
 
-/* @since 0.1 */
+/* Releases a plan; NULL is allowed. Programs and engines made from it stay valid. @since 0.1 */
 TV_API tv_status tv_plan_free(tv_plan* plan);
 
-/* @since 0.1 */
+/* How much of everything a plan has. @since 0.1 */
 typedef struct tv_plan_info {
   size_t struct_size;
   const char* name;
@@ -181,7 +177,7 @@ typedef struct tv_plan_info {
   size_t n_ops;
 } tv_plan_info;
 
-/* @since 0.1 */
+/* Fills *out. The name belongs to the plan. @since 0.1 */
 TV_API tv_status tv_plan_get_info(const tv_plan* plan, tv_plan_info* out);
 
 /* A symbolic dimension: T tokens, N pages. @since 0.1 */
@@ -192,7 +188,8 @@ typedef struct tv_dim_info {
   int64_t largest;
 } tv_dim_info;
 
-/* Errors: TV_INVALID_ARGUMENT if index is not below n_dims. @since 0.1 */
+/* Fills *out for symbolic dimension `index`. Errors: TV_INVALID_ARGUMENT if index is not below n_dims.
+ * @since 0.1 */
 TV_API tv_status tv_plan_get_dim(const tv_plan* plan, size_t index, tv_dim_info* out);
 
 /* One size of a shape: scale * dimension + offset. This struct never changes. @since 0.1 */
@@ -211,7 +208,7 @@ enum {
   TV_OUTPUT = 3  /* given back by every run */
 };
 
-/* @since 0.1 */
+/* One named value of a plan. Name and sizes belong to the plan. @since 0.1 */
 typedef struct tv_value_info {
   size_t struct_size;
   const char* name;
@@ -220,15 +217,14 @@ typedef struct tv_value_info {
   const tv_size* sizes; /* [rank] */
 } tv_value_info;
 
-/* Value `index` of a kind, in the plan's order, which is the order that tv_program_run takes.
+/* Fills *out for value `index` of a kind, in the plan's order, which is the order that tv_program_run takes.
  * Errors: TV_INVALID_ARGUMENT for an unknown kind or an index past the last. @since 0.1 */
 TV_API tv_status tv_plan_get_value(const tv_plan* plan, tv_value_kind kind, size_t index, tv_value_info* out);
 
 /* The plan as text for people, a line per value and op; not for programs to read. @since 0.1 */
 TV_API tv_status tv_plan_describe(const tv_plan* plan, char* out, size_t capacity, size_t* needed);
 
-/* --- models ----------------------------------------------------------------------------------------------
- */
+/* --- models ------------------------------------------------------------------------------------------- */
 
 /* Named tensors and metadata: an open GGUF file, or tensors that the caller names. */
 typedef struct tv_model tv_model;
@@ -241,7 +237,8 @@ TV_API tv_status tv_model_open(const char* path, tv_model** out);
 /* A model without a file, for tv_model_add_tensor. @since 0.1 */
 TV_API tv_status tv_model_create(tv_model** out);
 
-/* @since 0.1 */
+/* Releases a model; NULL is allowed. What was made from it stays valid, and keeps the file mapped. @since 0.1
+ */
 TV_API tv_status tv_model_free(tv_model* model);
 
 /* Flags of tv_model_add_tensor. @since 0.1 */
@@ -255,7 +252,7 @@ enum {
 TV_API tv_status tv_model_add_tensor(tv_model* model, const char* name, const tv_tensor* tensor,
                                      uint32_t flags);
 
-/* @since 0.1 */
+/* What a model holds. @since 0.1 */
 typedef struct tv_model_info {
   size_t struct_size;
   const char* path; /* "" for a model without a file */
@@ -265,7 +262,7 @@ typedef struct tv_model_info {
   uint64_t prepared_bytes; /* of weights that kernels have arranged anew, shared by all programs */
 } tv_model_info;
 
-/* @since 0.1 */
+/* Fills *out. The path belongs to the model. @since 0.1 */
 TV_API tv_status tv_model_get_info(const tv_model* model, tv_model_info* out);
 
 /* Tensor `index`, in the file's order: its name, and a view of it (read only). Either result may be NULL.
@@ -278,25 +275,27 @@ TV_API tv_status tv_model_get_tensor(const tv_model* model, size_t index, const 
  * Errors: TV_BAD_MODEL (no such tensor); TV_UNSUPPORTED (its type is not known). @since 0.1 */
 TV_API tv_status tv_model_find_tensor(const tv_model* model, const char* name, tv_tensor* tensor);
 
-/* Metadata by key. *found = 1 and the result is set, or *found = 0 and it is not.
- * Errors: TV_BAD_MODEL if the value is of another type, or does not fit. Integers and truth values of any
- * width are integers; a real may be an integer in the file. @since 0.1 */
+/* A string of the file's metadata: *found = 1, and *text (*size bytes, without a NUL, in the mapped file) is
+ * set; or *found = 0, and it is not. Errors: TV_BAD_MODEL if the value is of another type. @since 0.1 */
 TV_API tv_status tv_model_get_text(const tv_model* model, const char* key, const char** text, size_t* size,
                                    int32_t* found);
-/* @since 0.1 */
+
+/* An integer of the file's metadata, of any width, or a truth value; *found as above.
+ * Errors: TV_BAD_MODEL if the value is of another type; TV_BAD_GGUF if it is beyond 63 bits. @since 0.1 */
 TV_API tv_status tv_model_get_integer(const tv_model* model, const char* key, int64_t* value, int32_t* found);
-/* @since 0.1 */
+
+/* A number of the file's metadata, real or integer; *found as above.
+ * Errors: TV_BAD_MODEL if the value is of another type. @since 0.1 */
 TV_API tv_status tv_model_get_real(const tv_model* model, const char* key, double* value, int32_t* found);
 
 /* Loads the plan that the file carries as metadata `trivet.plan.<name>`, e.g. "serve".
  * Errors: TV_BAD_MODEL (the file carries no such plan); else as tv_plan_load. @since 0.1 */
 TV_API tv_status tv_model_load_plan(const tv_model* model, const char* name, tv_plan** out);
 
-/* --- programs --------------------------------------------------------------------------------------------
- */
+/* --- programs ----------------------------------------------------------------------------------------- */
 
-/* A plan made ready to run: kernels chosen, weights found, state allocated. One run at a time; runs of one
- * thread count wait for each other. */
+/* A plan made ready to run: kernels chosen, weights found, state allocated. Runs of one program wait for each
+ * other; programs of one thread count share their threads. */
 typedef struct tv_program tv_program;
 
 /* The size of a symbolic dimension. This struct never changes. @since 0.1 */
@@ -305,7 +304,7 @@ typedef struct tv_dim {
   int64_t size;
 } tv_dim;
 
-/* @since 0.1 */
+/* How a program is made; all zeros are the defaults. @since 0.1 */
 typedef struct tv_program_options {
   size_t struct_size;
   int32_t threads;    /* 0: as tv_cpu_info says */
@@ -320,7 +319,7 @@ typedef struct tv_program_options {
 TV_API tv_status tv_program_create(const tv_plan* plan, tv_model* model, const tv_program_options* options,
                                    tv_program** out);
 
-/* @since 0.1 */
+/* Releases a program, its state and the views it gave out; NULL is allowed. @since 0.1 */
 TV_API tv_status tv_program_free(tv_program* program);
 
 /* Runs the plan. inputs: [n_inputs] in the plan's order; their shapes settle the symbolic dimensions.
@@ -342,7 +341,7 @@ TV_API tv_status tv_program_cancel(tv_program* program);
  * program lives. Errors: TV_INVALID_ARGUMENT if there is no such state. @since 0.1 */
 TV_API tv_status tv_program_get_state(tv_program* program, const char* name, tv_tensor* out);
 
-/* @since 0.1 */
+/* What a program uses. @since 0.1 */
 typedef struct tv_program_info {
   size_t struct_size;
   int32_t threads;
@@ -350,11 +349,10 @@ typedef struct tv_program_info {
   uint64_t state_bytes; /* address space; pages count once they are touched */
 } tv_program_info;
 
-/* @since 0.1 */
+/* Fills *out. @since 0.1 */
 TV_API tv_status tv_program_get_info(const tv_program* program, tv_program_info* out);
 
-/* --- engines and sessions --------------------------------------------------------------------------------
- */
+/* --- engines and sessions ----------------------------------------------------------------------------- */
 
 /* An engine runs a serving plan (docs/plan-format.md) for many sessions at once; a session is one text: a
  * list of tokens, with the keys and values of each held in pages that sessions may share. Logits have the
@@ -363,7 +361,7 @@ TV_API tv_status tv_program_get_info(const tv_program* program, tv_program_info*
 typedef struct tv_engine tv_engine;
 typedef struct tv_session tv_session;
 
-/* @since 0.1 */
+/* How an engine is made; all zeros are the defaults. @since 0.1 */
 typedef struct tv_engine_options {
   size_t struct_size;
   int32_t threads;      /* 0: as tv_cpu_info says */
@@ -379,10 +377,10 @@ typedef struct tv_engine_options {
 TV_API tv_status tv_engine_create(tv_model* model, const tv_plan* plan, const tv_engine_options* options,
                                   tv_engine** out);
 
-/* Sessions of the engine stay valid. @since 0.1 */
+/* Releases an engine; NULL is allowed. Its sessions stay valid. @since 0.1 */
 TV_API tv_status tv_engine_free(tv_engine* engine);
 
-/* @since 0.1 */
+/* What an engine has, and what of it is in use. @since 0.1 */
 typedef struct tv_engine_info {
   size_t struct_size;
   int32_t threads;
@@ -397,7 +395,7 @@ typedef struct tv_engine_info {
   uint64_t arena_bytes; /* for temporaries, so far */
 } tv_engine_info;
 
-/* @since 0.1 */
+/* Fills *out. @since 0.1 */
 TV_API tv_status tv_engine_get_info(const tv_engine* engine, tv_engine_info* out);
 
 /* Tokens to append to one session, and the rows of logits wanted. This struct never changes. @since 0.1 */
@@ -411,7 +409,7 @@ typedef struct tv_step {
 
 /* Advances several sessions together. steps: [n_steps], each with another session of this engine.
  * logits: [sum of n_rows, n_vocab], or NULL if no rows are wanted. Long work is cut into runs of at most 512
- * tokens; the bits do not depend on where. On any failure no session has changed.
+ * tokens; the bits do not depend on where. On any failure no session has changed, and logits are undefined.
  * Errors: TV_INVALID_ARGUMENT (an id outside the vocabulary or a row outside ids: names index and value; a
  * session twice, or of another engine); TV_CAPACITY (context or pages are full; gives the numbers);
  * TV_CANCELLED; TV_OUT_OF_MEMORY. @since 0.1 */
@@ -424,21 +422,21 @@ TV_API tv_status tv_engine_cancel(tv_engine* engine);
 /* An empty session. Errors: TV_CAPACITY if max_sessions are open. @since 0.1 */
 TV_API tv_status tv_session_create(tv_engine* engine, tv_session** out);
 
-/* Gives its pages back. @since 0.1 */
+/* Releases a session and gives its pages back; NULL is allowed. @since 0.1 */
 TV_API tv_status tv_session_free(tv_session* session);
 
 /* *length = how many tokens the session holds. @since 0.1 */
 TV_API tv_status tv_session_length(const tv_session* session, int64_t* length);
 
-/* Appends ids [n_ids]. logits: [n_vocab] after the last of them, or NULL. Errors as tv_engine_step. @since
- * 0.1 */
+/* Appends ids [n_ids]. logits: [n_vocab] after the last of them, or NULL. Errors as tv_engine_step.
+ * @since 0.1 */
 TV_API tv_status tv_session_prefill(tv_session* session, const int32_t* ids, size_t n_ids, float* logits);
 
 /* Appends one id. logits: [n_vocab], or NULL. Errors as tv_engine_step. @since 0.1 */
 TV_API tv_status tv_session_decode(tv_session* session, int32_t id, float* logits);
 
-/* Appends ids [n_ids]; logits: [n_rows, n_vocab] after each ids[rows[i]]. Errors as tv_engine_step. @since
- * 0.1 */
+/* Appends ids [n_ids]; logits: [n_rows, n_vocab] after each ids[rows[i]]. Errors as tv_engine_step.
+ * @since 0.1 */
 TV_API tv_status tv_session_forward(tv_session* session, const int32_t* ids, size_t n_ids,
                                     const int32_t* rows, size_t n_rows, float* logits);
 

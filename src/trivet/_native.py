@@ -405,12 +405,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def tv_last_error() -> Any:
-    """The text of the last failure on the calling thread"""
+    """The text of the last failure on the calling thread."""
     return library().tv_last_error()
 
 
 def tv_version() -> Any:
-    """The release of the library, e.g."""
+    """The release of the library, e.g. "0.1.0"."""
     return library().tv_version()
 
 
@@ -442,22 +442,23 @@ def tv_plan_load(bytes: Any, size: Any, out: Any) -> None:
 
 
 def tv_plan_free(plan: Any) -> None:
-    """tv_plan_free"""
+    """Releases a plan; NULL is allowed."""
     _check(library().tv_plan_free(plan))
 
 
 def tv_plan_get_info(plan: Any, out: Any) -> None:
-    """tv_plan_get_info"""
+    """Fills *out."""
     _check(library().tv_plan_get_info(plan, out))
 
 
 def tv_plan_get_dim(plan: Any, index: Any, out: Any) -> None:
-    """tv_plan_get_dim"""
+    """Fills *out for symbolic dimension `index`."""
     _check(library().tv_plan_get_dim(plan, index, out))
 
 
 def tv_plan_get_value(plan: Any, kind: Any, index: Any, out: Any) -> None:
-    """Value `index` of a kind, in the plan's order, which is the order that tv_program_run takes."""
+    """Fills *out for value `index` of a kind, in the plan's order, which is the order that
+    tv_program_run takes."""
     _check(library().tv_plan_get_value(plan, kind, index, out))
 
 
@@ -477,7 +478,7 @@ def tv_model_create(out: Any) -> None:
 
 
 def tv_model_free(model: Any) -> None:
-    """tv_model_free"""
+    """Releases a model; NULL is allowed."""
     _check(library().tv_model_free(model))
 
 
@@ -487,12 +488,12 @@ def tv_model_add_tensor(model: Any, name: Any, tensor: Any, flags: Any) -> None:
 
 
 def tv_model_get_info(model: Any, out: Any) -> None:
-    """tv_model_get_info"""
+    """Fills *out."""
     _check(library().tv_model_get_info(model, out))
 
 
 def tv_model_get_tensor(model: Any, index: Any, name: Any, tensor: Any) -> None:
-    """Tensor `index`, in the file's order"""
+    """Tensor `index`, in the file's order."""
     _check(library().tv_model_get_tensor(model, index, name, tensor))
 
 
@@ -502,22 +503,22 @@ def tv_model_find_tensor(model: Any, name: Any, tensor: Any) -> None:
 
 
 def tv_model_get_text(model: Any, key: Any, text: Any, size: Any, found: Any) -> None:
-    """Metadata by key."""
+    """A string of the file's metadata."""
     _check(library().tv_model_get_text(model, key, text, size, found))
 
 
 def tv_model_get_integer(model: Any, key: Any, value: Any, found: Any) -> None:
-    """tv_model_get_integer"""
+    """An integer of the file's metadata, of any width, or a truth value; *found as above."""
     _check(library().tv_model_get_integer(model, key, value, found))
 
 
 def tv_model_get_real(model: Any, key: Any, value: Any, found: Any) -> None:
-    """tv_model_get_real"""
+    """A number of the file's metadata, real or integer; *found as above."""
     _check(library().tv_model_get_real(model, key, value, found))
 
 
 def tv_model_load_plan(model: Any, name: Any, out: Any) -> None:
-    """Loads the plan that the file carries as metadata `trivet.plan.<name>`, e.g."""
+    """Loads the plan that the file carries as metadata `trivet.plan.<name>`, e.g. "serve"."""
     _check(library().tv_model_load_plan(model, name, out))
 
 
@@ -527,7 +528,7 @@ def tv_program_create(plan: Any, model: Any, options: Any, out: Any) -> None:
 
 
 def tv_program_free(program: Any) -> None:
-    """tv_program_free"""
+    """Releases a program, its state and the views it gave out; NULL is allowed."""
     _check(library().tv_program_free(program))
 
 
@@ -547,7 +548,7 @@ def tv_program_get_state(program: Any, name: Any, out: Any) -> None:
 
 
 def tv_program_get_info(program: Any, out: Any) -> None:
-    """tv_program_get_info"""
+    """Fills *out."""
     _check(library().tv_program_get_info(program, out))
 
 
@@ -557,12 +558,12 @@ def tv_engine_create(model: Any, plan: Any, options: Any, out: Any) -> None:
 
 
 def tv_engine_free(engine: Any) -> None:
-    """Sessions of the engine stay valid."""
+    """Releases an engine; NULL is allowed."""
     _check(library().tv_engine_free(engine))
 
 
 def tv_engine_get_info(engine: Any, out: Any) -> None:
-    """tv_engine_get_info"""
+    """Fills *out."""
     _check(library().tv_engine_get_info(engine, out))
 
 
@@ -583,7 +584,7 @@ def tv_session_create(engine: Any, out: Any) -> None:
 
 
 def tv_session_free(session: Any) -> None:
-    """Gives its pages back."""
+    """Releases a session and gives its pages back; NULL is allowed."""
     _check(library().tv_session_free(session))
 
 
@@ -603,7 +604,7 @@ def tv_session_decode(session: Any, id: Any, logits: Any) -> None:
 
 
 def tv_session_forward(session: Any, ids: Any, n_ids: Any, rows: Any, n_rows: Any, logits: Any) -> None:
-    """Appends ids [n_ids]; logits"""
+    """Appends ids [n_ids]; logits."""
     _check(library().tv_session_forward(session, ids, n_ids, rows, n_rows, logits))
 
 
@@ -653,7 +654,7 @@ def tv_tokenizer_find(tokenizer: Any, text: Any, text_size: Any, id: Any) -> Non
 
 
 def tv_tokenizer_get_ends(tokenizer: Any, ids: Any, capacity: Any, needed: Any) -> None:
-    """The ids that end a reply, in order"""
+    """The ids that end a reply, in order."""
     _check(library().tv_tokenizer_get_ends(tokenizer, ids, capacity, needed))
 
 
@@ -677,7 +678,7 @@ def tv_tokenizer_token_bytes(tokenizer: Any, id: Any, out: Any, capacity: Any, n
 
 
 def tv_tokenizer_stream_open(tokenizer: Any, flags: Any, out: Any) -> None:
-    """Opens a streaming decoder"""
+    """Opens a streaming decoder."""
     _check(library().tv_tokenizer_stream_open(tokenizer, flags, out))
 
 
@@ -687,7 +688,7 @@ def tv_tokenizer_stream_push(stream: Any, id: Any, text: Any, text_size: Any) ->
 
 
 def tv_tokenizer_stream_flush(stream: Any, text: Any, text_size: Any) -> None:
-    """Ends the text"""
+    """Ends the text."""
     _check(library().tv_tokenizer_stream_flush(stream, text, text_size))
 
 
@@ -697,7 +698,7 @@ def tv_tokenizer_stream_free(stream: Any) -> None:
 
 
 def tv_sampler_options_init(options: Any) -> None:
-    """Defaults"""
+    """Defaults."""
     _check(library().tv_sampler_options_init(options))
 
 
@@ -707,7 +708,7 @@ def tv_sampler_open(options: Any, out: Any) -> None:
 
 
 def tv_sampler_accept(sampler: Any, ids: Any, n_ids: Any, generated: Any) -> None:
-    """Tells the sampler of tokens in the context"""
+    """Tells the sampler of tokens in the context."""
     _check(library().tv_sampler_accept(sampler, ids, n_ids, generated))
 
 

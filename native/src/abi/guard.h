@@ -71,7 +71,7 @@ Options read_options(const Options* options, const Options& defaults, const char
   return known;
 }
 
-// Gives text of a size that the caller could not know: see "Long texts" in trivet.h.
+// Gives text of a size that the caller could not know: see "Lists" in trivet.h.
 template <class T>
 void give(const T* items, size_t n, T* out, size_t capacity, size_t* needed, const char* call) {
   require(needed, call, "needed");

@@ -3,7 +3,9 @@
 
 #define TV_FAMILIES(X) \
   X(attention) \
+  X(dequantize) \
   X(elementwise) \
+  X(embedding) \
   X(glu) \
   X(linear) \
   X(matmul) \

@@ -126,6 +126,11 @@ template <int kBy>
 TV_INLINE I32 shift_right(I32 a) {
   return {_mm256_srai_epi32(a.v, kBy)};
 }
+TV_INLINE void store_i16(int16_t* p, I32 a) {
+  const __m256i low = _mm256_srai_epi32(_mm256_slli_epi32(a.v, 16), 16);  // so that packing does not saturate
+  const __m128i packed = _mm_packs_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+}
 
 // --- reductions -----------------------------------------------------------------------------------------
 #define TV_FOLD(op)                                                                           \

@@ -129,6 +129,9 @@ template <int kBy>
 TV_INLINE I32 shift_right(I32 a) {
   return {_mm512_srai_epi32(a.v, kBy)};
 }
+TV_INLINE void store_i16(int16_t* p, I32 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
 
 // --- reductions -----------------------------------------------------------------------------------------
 #define TV_FOLD(op)                                                                               \

@@ -120,6 +120,7 @@ template <int kBy>
 TV_INLINE I32 shift_right(I32 a) {
   return {vshrq_n_s32(a.v, kBy)};
 }
+TV_INLINE void store_i16(int16_t* p, I32 a) { vst1_s16(p, vmovn_s32(a.v)); }
 
 // --- reductions -----------------------------------------------------------------------------------------
 TV_INLINE float reduce_add(F32 a) {

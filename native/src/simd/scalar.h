@@ -127,6 +127,10 @@ template <int kBy>
 TV_INLINE I32 shift_right(I32 a) {  // keeps the sign
   TV_EACH_LANE(I32, a.v[i] >> kBy);
 }
+// The low 16 bits of each lane.
+TV_INLINE void store_i16(int16_t* p, I32 a) {
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int16_t>(a.v[i]);
+}
 
 // --- reductions over the lanes, in a fixed tree ---------------------------------------------------------
 TV_INLINE float reduce_add(F32 a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }

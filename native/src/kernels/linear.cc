@@ -1,0 +1,289 @@
+// linear: out[..., N] = x[..., K] * w[N, K]^T (+ bias[N]).  linear_input_grad: out[..., K] = g[..., N] * w[N,
+// K].
+//
+// dtypes        x, g, bias, out f32; w any packed format, f32, f16 or bf16
+// max error     packed w: 2^-15 of the largest |x| of each block of 32, times |w|, plus f32 rounding;
+//               dense w and linear_input_grad: f32 rounding of a chain of fused multiply-adds in order
+// valid range   all floats; a row of x with an infinity or NaN gives a row of NaN with packed w, and blocks
+// whose
+//               largest |x| is under 2^-100 have an absolute error instead, of 2^-120 for weights near 1
+// layout        K divides by 32 (and by the format's block) for packed w, any K for dense
+// The bits of an output depend only on its row of x, its row of w (linear_input_grad: column) and K: never on
+// the other tokens, on the threads, or on whether the weight came arranged.
+#include "kernels/checks.h"
+#include "kernels/linear_float.h"
+#include "kernels/linear_packed.h"
+
+namespace tv::TV_ISA {
+namespace {
+
+constexpr int64_t kTokenBlock = 256;  // tokens whose quantised rows are held at a time
+constexpr int64_t kStream = 65536;    // bytes of weights a thread should read in one go
+
+bool is_weight(DType dtype) {
+  return is_packed(dtype) || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+bool accept_linear(const DType* in, int n_in, const DType* out, int n_out) {
+  return (n_in == 2 || n_in == 3) && n_out == 1 && in[0] == DType::f32 && is_weight(in[1]) &&
+         (n_in == 2 || in[2] == DType::f32) && out[0] == DType::f32;
+}
+
+bool accept_input_grad(const DType* in, int n_in, const DType* out, int n_out) {
+  return n_in == 2 && n_out == 1 && in[0] == DType::f32 && is_weight(in[1]) && out[0] == DType::f32;
+}
+
+// x [..., from] and out [..., to] with equal leading dimensions.
+void check_rows(const Call& call, int64_t from, int64_t to) {
+  const View &x = call.in[0], &out = call.out[0];
+  demand_rank(call, "x", x, 1, kMaxRank);
+  if (x.dim(-1) != from)
+    fail(Status::shape, "[%s] x has shape %s, wanted a last dimension of %lld for w %s", call.op,
+         show(x).chars, static_cast<long long>(from), show(call.in[1]).chars);
+  View wanted = x;
+  wanted.shape[x.rank - 1] = to;
+  demand_same_shape(call, "out", out, wanted);
+}
+
+void check_weight(const Call& call) {
+  const View& w = call.in[1];
+  demand_rank(call, "w", w, 2, 2);
+  const int64_t block = traits(w.dtype)->block;
+  if (w.dim(1) % block != 0)
+    fail(Status::shape, "[%s] w has shape %s, wanted rows that divide by %lld", call.op, show(w).chars,
+         static_cast<long long>(block));
+}
+
+void check_linear(const Call& call) {
+  check_weight(call);
+  check_rows(call, call.in[1].dim(1), call.in[1].dim(0));
+  if (call.n_in == 3) demand_vector(call, "bias", call.in[2], call.in[1].dim(0));
+}
+
+void check_input_grad(const Call& call) {
+  check_weight(call);
+  check_rows(call, call.in[1].dim(0), call.in[1].dim(1));
+}
+
+// --- the arranged copy
+// --------------------------------------------------------------------------------------
+
+int64_t strips_of(int64_t n) { return (n + kStrip - 1) / kStrip; }
+
+int64_t strip_bytes(DType dtype, int64_t k) {
+  int64_t bytes = k * kStrip * (dtype == DType::f32 ? 4 : 2);
+  with_block(dtype, [&]<class Block>() { bytes = Arranged<Block>::strip_bytes(k); });
+  return bytes;
+}
+
+void arrange(const View& w, int64_t first, void* strip) {
+  const int64_t n = w.dim(0), k = w.dim(1);
+  switch (w.dtype) {
+    case DType::f32: return arrange_dense_strip<DenseF32>(w.data, n, k, first, strip);
+    case DType::f16: return arrange_dense_strip<DenseF16>(w.data, n, k, first, strip);
+    case DType::bf16: return arrange_dense_strip<DenseBf16>(w.data, n, k, first, strip);
+    default: break;
+  }
+  with_block(w.dtype,
+             [&]<class Block>() { arrange_strip<Block>(w.data, n, k, first, static_cast<uint8_t*>(strip)); });
+}
+
+size_t prepared_bytes(const View& w) {
+  return w.rank == 2 && is_weight(w.dtype)
+             ? static_cast<size_t>(strips_of(w.dim(0)) * strip_bytes(w.dtype, w.dim(1)))
+             : 0;
+}
+
+void prepare(const View& w, void* prepared, ThreadPool& pool) {
+  const int64_t bytes = strip_bytes(w.dtype, w.dim(1));
+  pool.parallel_for(strips_of(w.dim(0)), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) arrange(w, s * kStrip, static_cast<char*>(prepared) + s * bytes);
+  });
+}
+
+// --- running
+// ------------------------------------------------------------------------------------------------
+
+// How a call is cut: `grain` strips at a time.
+struct Cut {
+  int64_t strips, bytes, grain;
+  int64_t chunks() const { return grain == 0 ? 0 : (strips + grain - 1) / grain; }
+};
+
+Cut cut(const Call& call) {
+  const View& w = call.in[1];
+  Cut c = {strips_of(w.dim(0)), strip_bytes(w.dtype, w.dim(1)), 0};
+  const int64_t threads = call.pool->size();
+  // Few tokens: memory-bound, so each thread streams long pieces. Many: small pieces balance better.
+  int64_t rounds = call.in[0].rows() >= 8 ? 8 : c.strips * c.bytes / (threads * kStream);
+  rounds = rounds < 1 ? 1 : rounds > 8 ? 8 : rounds;
+  c.grain = (c.strips + threads * rounds - 1) / (threads * rounds);
+  if (c.grain % 2 == 1 && c.grain > 1) ++c.grain;  // dense kernels take strips in pairs
+  return c;
+}
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Scratch: codes and scales of a token block (packed weights), then a strip or two per chunk if unprepared.
+int64_t quantised_bytes(const Call& call) {
+  const View& x = call.in[0];
+  if (!is_packed(call.in[1].dtype)) return 0;
+  const int64_t tokens = x.rows() < kTokenBlock ? x.rows() : kTokenBlock;
+  return tokens * (x.dim(-1) / kQuantBlock) *
+         static_cast<int64_t>(kQuantBlock * sizeof(int16_t) + sizeof(TokenScale));
+}
+
+int64_t chunk_bytes(const Cut& c) { return round_up(c.bytes * kTileStrips, 64); }
+
+size_t scratch_linear(const Call& call) {
+  int64_t bytes = round_up(quantised_bytes(call), 64);
+  if (call.prepared == nullptr) {
+    const Cut c = cut(call);
+    bytes += c.chunks() * chunk_bytes(c);
+  }
+  return static_cast<size_t>(bytes);
+}
+
+// The strips of a chunk, arranged: `count` of them from s, from the prepared copy or made now in the chunk's
+// own scratch.
+const uint8_t* strips_at(const Call& call, const Cut& c, int64_t s, int64_t count) {
+  if (call.prepared) return static_cast<const uint8_t*>(call.prepared) + s * c.bytes;
+  uint8_t* own = static_cast<uint8_t*>(call.scratch) + round_up(quantised_bytes(call), 64) +
+                 s / c.grain * chunk_bytes(c);
+  for (int64_t i = 0; i < count; ++i) arrange(call.in[1], (s + i) * kStrip, own + i * c.bytes);
+  return own;
+}
+
+// 16 results of one token into the output row, with the bias.
+void put(const Call& call, int64_t token, int64_t strip, const float* acc) {
+  const int64_t n = call.in[1].dim(0), first = strip * kStrip;
+  float* out = call.out[0].as<float>() + token * n + first;
+  const float* bias = call.n_in == 3 ? call.in[2].as<float>() + first : nullptr;
+  for (int64_t i = 0; i < kStrip && first + i < n; i += kLanes) {
+    const int count = n - first - i < kLanes ? static_cast<int>(n - first - i) : kLanes;
+    const F32 sum = load(acc + i);
+    store_partial(out + i, bias ? sum + load_partial(bias + i, count) : sum, count);
+  }
+}
+
+template <class Block>
+void run_packed(const Call& call) {
+  const View &x = call.in[0], &w = call.in[1];
+  const int64_t tokens = x.rows(), k = w.dim(1);
+  const Cut c = cut(call);
+  auto* codes = static_cast<int16_t*>(call.scratch);
+  for (int64_t first = 0; first < tokens; first += kTokenBlock) {
+    const int64_t held = tokens - first < kTokenBlock ? tokens - first : kTokenBlock;
+    auto* scales = reinterpret_cast<TokenScale*>(codes + held * k);
+    call.pool->parallel_for(held, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t)
+        quantise_row(x.as<float>() + (first + t) * k, k, held, Arranged<Block>::kOffset,
+                     Arranged<Block>::kHalves, codes + t * kQuantBlock, scales + t);
+    });
+    call.pool->parallel_for(c.strips, c.grain, [&](int64_t begin, int64_t end) {
+      alignas(64) float acc[kTokenTile * kStrip];
+      for (int64_t s = begin; s < end; ++s) {
+        const uint8_t* strip = strips_at(call, c, s, 1);
+        for (int64_t t = 0; t < held; t += kTokenTile) {
+          const int count = held - t < kTokenTile ? static_cast<int>(held - t) : kTokenTile;
+          multiply_strip<Block>(strip, k, codes + t * kQuantBlock, scales + t, held, count, acc);
+          for (int i = 0; i < count; ++i) put(call, first + t + i, s, acc + i * kStrip);
+        }
+      }
+    });
+  }
+}
+
+template <class Dense>
+void run_dense(const Call& call) {
+  using E = typename Dense::Element;
+  const View &x = call.in[0], &w = call.in[1];
+  const int64_t tokens = x.rows(), k = w.dim(1);
+  const Cut c = cut(call);
+  call.pool->parallel_for(c.strips, c.grain, [&](int64_t begin, int64_t end) {
+    constexpr int kWidth = kTileStrips * kStrip;
+    constexpr int64_t kTile = 4 * kTileTokens;
+    alignas(64) float acc[kTile * kWidth];
+    for (int64_t s = begin; s < end; s += kTileStrips) {
+      const int64_t strips = end - s < kTileStrips ? end - s : kTileStrips;
+      const E* at = reinterpret_cast<const E*>(strips_at(call, c, s, strips));
+      for (int64_t t = 0; t < tokens; t += kTile) {
+        const int64_t count = tokens - t < kTile ? tokens - t : kTile;
+        const float* rows = x.as<float>() + t * k;
+        if (strips == kTileStrips)
+          multiply_dense_tokens<Dense, kTileStrips>(at, kStrip, k * kStrip, rows, k, k, count, true, acc,
+                                                    kWidth);
+        else
+          multiply_dense_tokens<Dense, 1>(at, kStrip, k * kStrip, rows, k, k, count, true, acc, kWidth);
+        for (int64_t i = 0; i < count; ++i)
+          for (int64_t j = 0; j < strips; ++j) put(call, t + i, s + j, acc + i * kWidth + j * kStrip);
+      }
+    }
+  });
+}
+
+void run_linear(const Call& call) {
+  if (call.out[0].size() == 0) return;
+  switch (call.in[1].dtype) {
+    case DType::f32: return run_dense<DenseF32>(call);
+    case DType::f16: return run_dense<DenseF16>(call);
+    case DType::bf16: return run_dense<DenseBf16>(call);
+    default: break;
+  }
+  with_block(call.in[1].dtype, [&]<class Block>() { run_packed<Block>(call); });
+}
+
+// --- linear_input_grad
+// --------------------------------------------------------------------------------------
+
+// out[:, c .. c + width) = g * w[:, c .. c + width): rows of w are decoded a panel at a time, and each panel
+// serves every token. The running sums rest in out.
+constexpr int64_t kColumns = 256, kPanelRows = 64;
+
+void grad_columns(const Call& call, int64_t column, float* panel) {
+  const View &g = call.in[0], &w = call.in[1];
+  const int64_t tokens = g.rows(), n = w.dim(0), k = w.dim(1);
+  const int64_t width = k - column < kColumns ? k - column : kColumns;
+  const size_t row_bytes = static_cast<size_t>(k) / traits(w.dtype)->block * traits(w.dtype)->nbytes;
+  for (int64_t first = 0; first < n; first += kPanelRows) {
+    const int64_t rows = n - first < kPanelRows ? n - first : kPanelRows;
+    for (int64_t i = 0; i < rows; ++i)
+      decode_row(w.dtype, w.as<char>() + static_cast<size_t>(first + i) * row_bytes, column, width,
+                 panel + i * kColumns);
+    for (int64_t t = 0; t < tokens; t += kTileTokens) {
+      const int64_t count = tokens - t < kTileTokens ? tokens - t : kTileTokens;
+      const float* rows_of_g = g.as<float>() + t * n + first;
+      for (int64_t c = 0; c < width; c += kStrip) {
+        alignas(64) float acc[kTileTokens * kStrip];
+        float* out = call.out[0].as<float>() + t * k + column + c;
+        const size_t bytes = static_cast<size_t>(width - c < kStrip ? width - c : kStrip) * sizeof(float);
+        for (int64_t i = 0; first != 0 && i < count; ++i) std::memcpy(acc + i * kStrip, out + i * k, bytes);
+        multiply_dense_tokens<DenseF32, 1>(panel + c, kColumns, 0, rows_of_g, n, rows, count, first == 0, acc,
+                                           kStrip);
+        for (int64_t i = 0; i < count; ++i) std::memcpy(out + i * k, acc + i * kStrip, bytes);
+      }
+    }
+  }
+}
+
+int64_t column_chunks(const Call& call) { return (call.in[1].dim(1) + kColumns - 1) / kColumns; }
+
+size_t scratch_input_grad(const Call& call) {
+  return static_cast<size_t>(column_chunks(call) * kPanelRows * kColumns) * sizeof(float);
+}
+
+void run_input_grad(const Call& call) {
+  if (call.in[1].dim(0) == 0) std::memset(call.out[0].data, 0, call.out[0].nbytes());
+  call.pool->parallel_for(column_chunks(call), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c)
+      grad_columns(call, c * kColumns, static_cast<float*>(call.scratch) + c * kPanelRows * kColumns);
+  });
+}
+
+}  // namespace
+
+TV_KERNELS(linear,
+           {"linear", accept_linear, check_linear, run_linear, scratch_linear, prepared_bytes, prepare},
+           {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
+
+}  // namespace tv::TV_ISA

@@ -1,0 +1,256 @@
+// Packed weights times activations, exactly defined so that every instruction set gives the same bits.
+//
+// An activation row is cut in blocks of 32. With a = max |x_i| of the block:
+//   d = a / 16383,  q_i = round_to_even(x_i * (16383 / a))          so |x_i - d q_i| <= d / 2 = 2^-15 a
+// (a block whose a is under 2^-96 is scaled by 2^96 for the two divisions; a block with an infinity or a NaN
+// has d = NaN and q = 0, so its row comes out NaN). For an output row and a block, in block order:
+//   S = sum (scale value(code))_i q_i                    exact, in int32: |S| <= 32 * 4096 * 16383 < 2^31
+//   acc = fma(float(S), dw * d, acc)                     dw: the block's own multiplier, exact in f32
+//   acc = fma(minimum, d * sum(q), acc)                  for formats with minima; groups of 16: two of these
+// The bits of an output depend on its activation row and its weight row alone: a vector lane is an output
+// row, and the number of tokens, threads or rows does not enter.
+//
+// Arranged weights: strips of 16 rows, so that one load serves 16 outputs. A strip is its blocks of 32 k in
+// order; rows past the last are zero. One block, with "word (r, h)" the 16-bit word at byte 2 (2 r + h):
+//   4 bits and fewer   256 bytes  load l of 64: nibble j of word (r, h) is row r, k = 8 l + 2 j + h
+//   5 bits             + 64       bit i of word (r, h) is the fifth bit of k = 2 i + h
+//   6 bits             + 128      load v of 64: bits 2 i, 2 i + 1 of word (r, h): the upper bits of k = 16 v
+//   + 2 i + h 8 bits             512 bytes  signed byte 32 i + 2 r + h is row r, k = 2 i + h then for formats
+//   with blocks of 32: d f16[16] [m f16[16]] for blocks of 256, groups of 32: scale u8[16] [minimum u8[16]];
+//   groups of 16: scale i8[2][16] [minimum u8[2][16]]
+// Each 256 k of a block-of-256 format begin with d f16[16] [-dmin f16[16]].
+#pragma once
+
+#include <utility>
+
+#include "kernels/blocks.h"
+#include "kernels/tuned/rows.h"
+
+namespace tv::TV_ISA {
+namespace {
+
+constexpr int kStrip = 16;          // rows in a strip
+constexpr int kQuantBlock = 32;     // activations that share a scale
+constexpr int kTokenTile = 64;      // tokens that share one unpacking of a weight block
+constexpr float kQuantMax = 16383;  // largest activation code
+
+// What a block of 32 activations of one token is, besides its codes.
+struct TokenScale {
+  float d;
+  int32_t start;     // -offset * sum(q): makes unsigned weight codes signed
+  float sum0, sum1;  // d * sum(q), over the block or over each half
+};
+
+template <class Block>
+struct Arranged {
+  static constexpr DType kDType = Block::kDType;
+  static constexpr bool kSuper = Block::kSize == 256;
+  static constexpr bool kHalves = Block::kGroup == 16;
+  static constexpr bool kMin = kDType == DType::q4_1 || kDType == DType::q5_1 || kDType == DType::q2_k ||
+                               kDType == DType::q4_k || kDType == DType::q5_k;
+  static constexpr int kBits = kDType == DType::q8_0                                                     ? 8
+                               : kDType == DType::q6_k                                                   ? 6
+                               : kDType == DType::q5_0 || kDType == DType::q5_1 || kDType == DType::q5_k ? 5
+                                                                                                         : 4;
+  // Signed bytes need no offset; groups of 16 apply it before the scale.
+  static constexpr int kOffset = kBits == 8 || kHalves ? 0 : Block::kOffset;
+  static constexpr int kCodeBytes = kBits * 64;
+  static constexpr int kTailBytes = (kSuper ? (kHalves ? 32 : 16) : 32) * (kMin ? 2 : 1);
+  static constexpr int kBlockBytes = kCodeBytes + kTailBytes;
+  static constexpr int kHeaderBytes = kSuper ? 32 * (kMin ? 2 : 1) : 0;
+
+  static constexpr int64_t strip_bytes(int64_t k) { return k / 32 * kBlockBytes + k / 256 * kHeaderBytes; }
+};
+
+// --- arranging --------------------------------------------------------------------------------------------
+
+// The codes of 32 k of 16 rows, as the layout above says. codes[r] is a row's, offset still in.
+template <class Block>
+inline void arrange_codes(const uint8_t (*codes)[Block::kSize], int begin, uint8_t* out) {
+  using L = Arranged<Block>;
+  if constexpr (L::kBits == 8) {
+    for (int i = 0; i < 16; ++i)
+      for (int r = 0; r < kStrip; ++r)
+        for (int h = 0; h < 2; ++h) out[32 * i + 2 * r + h] = codes[r][begin + 2 * i + h] ^ 0x80;
+    return;
+  }
+  uint16_t words[6][32] = {};
+  for (int r = 0; r < kStrip; ++r)
+    for (int k = 0; k < 32; ++k) {
+      const unsigned code = codes[r][begin + k], word = static_cast<unsigned>(2 * r + k % 2),
+                     i = static_cast<unsigned>(k / 2);
+      words[i / 4][word] |= static_cast<uint16_t>((code & 15) << (4 * (i % 4)));
+      if constexpr (L::kBits == 5) words[4][word] |= static_cast<uint16_t>((code >> 4) << i);
+      if constexpr (L::kBits == 6)
+        words[4 + i / 8][word] |= static_cast<uint16_t>((code >> 4) << (2 * (i % 8)));
+    }
+  std::memcpy(out, words, static_cast<size_t>(L::kCodeBytes));
+}
+
+// The scales and minima of 32 k of one row. block is null past the last row.
+template <class Block>
+inline void arrange_tail(const Block* block, int row, int sub, uint8_t* tail) {
+  using L = Arranged<Block>;
+  if constexpr (L::kSuper) {
+    constexpr int kGroups = L::kHalves ? 2 : 1;
+    for (int g = 0; g < kGroups; ++g) {
+      tail[g * 16 + row] = block ? static_cast<uint8_t>(block->scale(sub * kGroups + g)) : 0;
+      if constexpr (L::kMin)
+        tail[(kGroups + g) * 16 + row] = block ? static_cast<uint8_t>(block->minimum(sub * kGroups + g)) : 0;
+    }
+  } else {
+    const uint16_t d = block ? block->d_bits : 0;
+    std::memcpy(tail + 2 * row, &d, 2);
+    if constexpr (L::kMin) {
+      const uint16_t m = block ? block->m_bits : 0;
+      std::memcpy(tail + 32 + 2 * row, &m, 2);
+    }
+  }
+}
+
+template <class Block>
+inline void arrange_header(const Block* block, int row, uint8_t* header) {
+  if constexpr (Arranged<Block>::kSuper) {
+    const uint16_t d = block ? block->d_bits : 0;
+    std::memcpy(header + 2 * row, &d, 2);
+    if constexpr (Arranged<Block>::kMin) {
+      const uint16_t dmin = block ? block->dmin_bits ^ 0x8000 : 0;
+      std::memcpy(header + 32 + 2 * row, &dmin, 2);
+    }
+  }
+}
+
+// Rows first .. first + 15 of weight [n, k] as one strip.
+template <class Block>
+void arrange_strip(const void* weight, int64_t n, int64_t k, int64_t first, uint8_t* out) {
+  using L = Arranged<Block>;
+  const auto* blocks = static_cast<const Block*>(weight);
+  const int64_t per_row = k / Block::kSize;
+  for (int64_t b = 0; b < per_row; ++b) {
+    uint8_t codes[kStrip][Block::kSize];
+    const Block* of_row[kStrip];
+    for (int r = 0; r < kStrip; ++r) {
+      of_row[r] = first + r < n ? blocks + (first + r) * per_row + b : nullptr;
+      if (of_row[r])
+        of_row[r]->codes(codes[r]);
+      else
+        std::memset(codes[r], 0, sizeof codes[r]);
+      arrange_header(of_row[r], r, out);
+    }
+    out += L::kHeaderBytes;
+    for (int sub = 0; sub < Block::kSize / 32; ++sub, out += L::kBlockBytes) {
+      arrange_codes<Block>(codes, sub * 32, out);
+      for (int r = 0; r < kStrip; ++r) arrange_tail(of_row[r], r, sub, out + L::kCodeBytes);
+    }
+  }
+}
+
+// --- activations ------------------------------------------------------------------------------------------
+
+// One token's row into its place among `stride` tokens: codes [block][stride][32], scales [block][stride].
+inline void quantise_row(const float* x, int64_t k, int64_t stride, int offset, bool halves, int16_t* codes,
+                         TokenScale* scales) {
+  for (int64_t b = 0; b < k / kQuantBlock;
+       ++b, x += kQuantBlock, codes += stride * kQuantBlock, scales += stride) {
+    F32 largest = zero(), poison = zero();
+    for (int i = 0; i < kQuantBlock; i += kLanes) {
+      const F32 v = load(x + i);
+      largest = max(abs(v), largest);
+      poison = poison + v * zero();  // NaN if any is infinite or NaN
+    }
+    const float a = reduce_max(largest), bad = reduce_add(poison);
+    const bool finite = bad == 0.0f;
+    const float lift = a < 0x1p-96f ? 0x1p96f : 1.0f;
+    const F32 inverse = broadcast(finite && a > 0.0f ? kQuantMax / (a * lift) : 0.0f);
+    F32 sums[2] = {zero(), zero()};
+    for (int i = 0; i < kQuantBlock; i += kLanes) {
+      const F32 v = finite ? round(load(x + i) * broadcast(lift) * inverse) : zero();
+      sums[i / 16] = sums[i / 16] + v;  // whole numbers under 2^24: exact in any order
+      store_i16(codes + i, to_i32(v));
+    }
+    const float sum0 = reduce_add(sums[0]), sum1 = reduce_add(sums[1]);
+    const float d = finite ? a * lift / kQuantMax / lift : __builtin_nanf("");
+    scales->d = d;
+    scales->start = -offset * static_cast<int32_t>(sum0 + sum1);
+    scales->sum0 = d * (halves ? sum0 : sum0 + sum1);
+    scales->sum1 = d * sum1;
+  }
+}
+
+// --- multiplying ------------------------------------------------------------------------------------------
+
+// The 16 pairs of k of one block, as signed weights but for Arranged::kOffset.
+template <class Block>
+TV_INLINE void unpack_codes(const uint8_t* w, RowPairs* p) {
+  using L = Arranged<Block>;
+  [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+    if constexpr (L::kBits == 8) {
+      ((p[i] = load_pairs_i8(w + 32 * i)), ...);
+    } else {
+      const RowPairs low[4] = {load_pairs(w), load_pairs(w + 64), load_pairs(w + 128), load_pairs(w + 192)};
+      ((p[i] = field<4 * (i % 4), 15>(low[i / 4])), ...);
+    }
+    if constexpr (L::kBits == 5) {
+      const RowPairs high = load_pairs(w + 256);
+      ((p[i] = or_field<i, 1>(p[i], high)), ...);
+    }
+    if constexpr (L::kBits == 6) {
+      const RowPairs high[2] = {load_pairs(w + 256), load_pairs(w + 320)};
+      ((p[i] = or_field<2 * (i % 8), 3>(p[i], high[i / 8])), ...);
+    }
+    if constexpr (L::kDType == DType::iq4_nl) ((p[i] = lookup(p[i], kIq4Values)), ...);
+    if constexpr (L::kHalves) {
+      const RowPairs scales[2] = {load_rows_i8(w + L::kCodeBytes), load_rows_i8(w + L::kCodeBytes + 16)};
+      if constexpr (Block::kOffset != 0)
+        ((p[i] = (p[i] - Block::kOffset) * scales[i / 8]), ...);
+      else
+        ((p[i] = p[i] * scales[i / 8]), ...);
+    }
+  }(std::make_integer_sequence<int, 16>());
+}
+
+// acc[t][16] = the strip's rows times tokens 0 .. n_tokens - 1, at most kTokenTile of them.
+template <class Block>
+void multiply_strip(const uint8_t* w, int64_t k, const int16_t* codes, const TokenScale* scales,
+                    int64_t stride, int n_tokens, float* acc) {
+  using L = Arranged<Block>;
+  for (int t = 0; t < n_tokens; ++t) std::memset(acc + t * kStrip, 0, kStrip * sizeof(float));
+  RowFloats d = {}, dmin = {};
+  for (int64_t b = 0; b < k / kQuantBlock; ++b, codes += stride * kQuantBlock, scales += stride) {
+    if (L::kSuper && b % 8 == 0) {
+      d = load_rows_f16(w);
+      if constexpr (L::kMin) dmin = load_rows_f16(w + 32);
+      w += L::kHeaderBytes;
+    }
+    for (int i = 0; i < L::kBlockBytes; i += 64) __builtin_prefetch(w + i + 2048);
+    RowPairs p[16];
+    unpack_codes<Block>(w, p);
+    const uint8_t* tail = w + L::kCodeBytes;
+    RowFloats scale = d, min0 = {}, min1 = {};
+    if constexpr (!L::kSuper) {
+      scale = load_rows_f16(tail);
+      if constexpr (L::kMin) min0 = load_rows_f16(tail + 32);
+    } else if constexpr (!L::kHalves) {
+      scale = d * load_rows_u8(tail);
+      if constexpr (L::kMin) min0 = dmin * load_rows_u8(tail + 16);
+    } else if constexpr (L::kMin) {
+      min0 = dmin * load_rows_u8(tail + 32);
+      min1 = dmin * load_rows_u8(tail + 48);
+    }
+    for (int t = 0; t < n_tokens; ++t) {
+      const TokenScale& token = scales[t];
+      const int16_t* x = codes + t * kQuantBlock;
+      RowInts sum = broadcast_rows(token.start);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) sum = dot_pairs(sum, p[i], x + 2 * i);
+      RowFloats a = fused(to_float(sum), scale * token.d, load_rows(acc + t * kStrip));
+      if constexpr (L::kMin) a = fused(min0, token.sum0, a);
+      if constexpr (L::kMin && L::kHalves) a = fused(min1, token.sum1, a);
+      store_rows(acc + t * kStrip, a);
+    }
+    w += L::kBlockBytes;
+  }
+}
+
+}  // namespace
+}  // namespace tv::TV_ISA

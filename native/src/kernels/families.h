@@ -12,4 +12,6 @@
   X(movement) \
   X(norm) \
   X(paged) \
-  X(rope)
+  X(random) \
+  X(rope) \
+  X(softmax)

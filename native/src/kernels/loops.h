@@ -11,8 +11,8 @@ namespace tv::TV_ISA {
 template <int N>
 struct Loops {
   int rank = 0;
-  int64_t shape[kMaxRank];
-  int64_t stride[N][kMaxRank];  // in elements
+  int64_t shape[kMaxRank + 1];
+  int64_t stride[N][kMaxRank + 1];  // in elements
 
   struct Cursor {
     int64_t index[kMaxRank];
@@ -37,6 +37,13 @@ struct Loops {
     rank = 1;
     shape[0] = 1;
     for (int k = 0; k < N; ++k) stride[k][0] = 1;
+  }
+
+  // Instead of close(): an innermost dimension of one element, so that rows() counts what was pushed.
+  void close_rows() {
+    shape[rank] = 1;
+    for (int k = 0; k < N; ++k) stride[k][rank] = 0;
+    ++rank;
   }
 
   int64_t inner() const { return shape[rank - 1]; }

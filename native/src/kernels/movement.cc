@@ -74,8 +74,7 @@ void copy_transposed(const Loops<1>& loops, int along, const T* from, T* to, Thr
   }
   for (int d = 0; d < last; ++d)
     if (d != along) outer.push(loops.shape[d], {loops.stride[0][d], out_stride[d]});
-  outer.rank += 1;  // an innermost dimension of one: each "row" is one plane
-  outer.shape[outer.rank - 1] = 1;
+  outer.close_rows();  // each is one plane
   const int64_t strips = (n + kTile - 1) / kTile;
   const int64_t grain = kGrain / (kTile * m) + 1;
   pool.parallel_for(outer.rows() * strips, grain, [&](int64_t begin, int64_t end) {

@@ -1,6 +1,7 @@
 // Reductions along one contiguous row. The order of the additions depends on the row's length and the
-// instruction set only: four vectors of partial results take the row's vectors in turn (the last few go to
-// the first), are folded pairwise, and then lane onto lane.
+// instruction set only: in each segment of 64 vectors four vectors of partial results take the row's vectors
+// in turn (the last few go to the first) and are folded pairwise; segments are added in order; at last the
+// lanes are folded onto each other.
 #pragma once
 
 #include "simd/simd.h"
@@ -11,20 +12,26 @@ namespace tv::TV_ISA {
 // count are ignored.
 template <class Term>
 TV_INLINE float row_sum(int64_t n, Term&& term) {
-  F32 a = zero(), b = zero(), c = zero(), d = zero();
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    a = a + term(i, kLanes);
-    b = b + term(i + kLanes, kLanes);
-    c = c + term(i + 2 * kLanes, kLanes);
-    d = d + term(i + 3 * kLanes, kLanes);
+  constexpr int64_t kSegment = 64 * kLanes;  // short chains of additions keep long rows exact
+  F32 total = zero();
+  for (int64_t begin = 0; begin < n; begin += kSegment) {
+    const int64_t end = n - begin < kSegment ? n : begin + kSegment;
+    F32 a = zero(), b = zero(), c = zero(), d = zero();
+    int64_t i = begin;
+    for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
+      a = a + term(i, kLanes);
+      b = b + term(i + kLanes, kLanes);
+      c = c + term(i + 2 * kLanes, kLanes);
+      d = d + term(i + 3 * kLanes, kLanes);
+    }
+    for (; i + kLanes <= end; i += kLanes) a = a + term(i, kLanes);
+    if (i < end) {
+      const int rest = static_cast<int>(end - i);
+      a = a + select(first(rest), term(i, rest), zero());
+    }
+    total = total + ((a + b) + (c + d));
   }
-  for (; i + kLanes <= n; i += kLanes) a = a + term(i, kLanes);
-  if (i < n) {
-    const int rest = static_cast<int>(n - i);
-    a = a + select(first(rest), term(i, rest), zero());
-  }
-  return reduce_add((a + b) + (c + d));
+  return reduce_add(total);
 }
 
 // The largest element, -inf of an empty row. A NaN may or may not be seen.

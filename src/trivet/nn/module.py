@@ -40,6 +40,8 @@ class Module:
         for name, value in values.items():
             if name not in slots:
                 raise InputError(f"[update] no parameter {name!r}; there are {', '.join(slots)}")
+            if isinstance(slots[name][0], tuple):
+                raise InputError(f"[update] {name} stands in a tuple, which cannot change; use a list")
             old = _get(*slots[name])
             if (old.shape, old.dtype) != (value.shape, value.dtype):
                 raise ShapeError(
@@ -72,7 +74,5 @@ def _get(owner: Any, key: Any) -> Any:
 def _set(owner: Any, key: Any, value: Any) -> None:
     if isinstance(owner, Module):
         setattr(owner, key, value)
-    elif isinstance(owner, tuple):
-        raise InputError(f"[update] parameter {key} stands in a tuple, which cannot change; use a list")
     else:
         owner[key] = value

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from trivet.dtypes import DType
 from trivet.errors import InputError
 from trivet.graph import LEAVES, Graph, Node, item, walk
 
@@ -53,9 +52,10 @@ def deduplicate(graph: Graph) -> Graph:
     items: dict[tuple[Node, int], Node] = {}
 
     def rule(node: Node, inputs: tuple[Node, ...]) -> Node | tuple[Node, ...]:
-        first = seen.setdefault(_key(node, inputs), node)
-        if first is node:
-            first = seen[_key(node, inputs)] = rebuilt(node, inputs)
+        key = _key(node, tuple(map(id, inputs)))
+        first = seen.get(key)
+        if first is None:
+            first = seen[key] = rebuilt(node, inputs)
         elif node.op in LEAVES and first.specs != node.specs:
             raise InputError(
                 f"[graph] two leaves are the {node.op} {node.attrs['name']!r}: {first.spec} and {node.spec}"
@@ -78,23 +78,35 @@ def _single(made: Node | tuple[Node, ...]) -> Node:
     return made
 
 
-def _key(node: Node, inputs: tuple[Node, ...]) -> Hashable:
+def signature(graph: Graph) -> Hashable:
+    """A key that graphs share if and only if they are built alike, whatever their nodes are called: the same
+    calls in the same order on the same leaves, with equal attributes, constants, outputs and updates."""
+    nodes = graph.nodes()
+    at = {node: i for i, node in enumerate(nodes)}
+    given = [*graph.outputs.items(), *graph.updates.items()]
+    keys = [_key(node, tuple(at[i] for i in node.inputs)) for node in nodes]
+    leaves = tuple(node.specs for node in nodes if node.op in LEAVES)
+    return tuple(keys), leaves, len(graph.outputs), tuple((name, at[node]) for name, node in given)
+
+
+def _key(node: Node, inputs: tuple[int, ...]) -> Hashable:
+    """What a call or leaf is, with its inputs as numbers."""
     if node.op == "constant":
         return node.op, node.specs, np.ascontiguousarray(node.value).tobytes()
     if node.op == "buffer":
         return node.op, id(node.value)
     if node.op in LEAVES:
         return node.op, node.attrs["name"]
-    attrs = tuple((k, _frozen(v)) for k, v in sorted(node.attrs.items()))
-    return node.op, tuple(map(id, inputs)), attrs, node.specs
+    return node.op, inputs, tuple((k, _frozen(v)) for k, v in sorted(node.attrs.items()))
 
 
 def _frozen(value: Any) -> Hashable:
     """An attribute as something that can be a key; 1, 1.0 and True stay apart, and 0.0 from -0.0."""
-    if isinstance(value, list | tuple):
+    kind = type(value)
+    if kind is tuple or kind is list:
         return tuple(map(_frozen, value))
+    if kind in (int, str, bool):
+        return kind, value
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
-    if isinstance(value, DType):
-        return value.name
-    return type(value).__name__, repr(value)
+    return kind, repr(value)

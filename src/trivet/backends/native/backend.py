@@ -19,7 +19,7 @@ from trivet.backends.native.program import NativeProgram, ProgramCache
 from trivet.dtypes import DType
 from trivet.errors import TrivetError
 from trivet.graph import Graph, Node
-from trivet.plan import build, encode
+from trivet.plan import build, signature
 
 
 @cache
@@ -49,6 +49,7 @@ class NativeBackend(Backend):
     """Compiles graphs for the core. Its arrays are NumPy arrays in storage form, aligned to 64 bytes."""
 
     name: ClassVar[str] = "native"
+    lowerings: Mapping[str, Any] = {}  # the core is asked, by name and dtypes: see `supports`
 
     def __init__(self) -> None:
         self._programs = ProgramCache()
@@ -75,12 +76,16 @@ class NativeBackend(Backend):
         state: Mapping[str, Array] | None = None,
         sizes: Mapping[str, int] | None = None,
     ) -> NativeProgram:
-        lowered = lower(graph)
-        plan = build(lowered, bounds(lowered, sizes or {}))
-        data = encode(plan)
-        if plan.named("weight") or plan.named("state") or sizes:
-            return NativeProgram(plan, data, weights, state or {}, sizes or {})
-        return self._programs.get(plan, data)
+        shared = weights is None and not state and not sizes
+        key = signature(graph) if shared else None
+        program = self._programs.get(key) if shared else None
+        if program is None:
+            lowered = lower(graph)
+            plan = build(lowered, bounds(lowered, sizes or {}))
+            program = NativeProgram(plan, weights, state or {}, sizes or {})
+            if shared and not program.state:
+                self._programs.keep(key, program)
+        return program
 
     def from_numpy(self, array: Any, dtype: DType) -> npt.NDArray[Any]:
         return copied(np.asarray(array))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from trivet.backends.base import Weights, bind
 from trivet.backends.native.arrays import dense, empty
 from trivet.errors import DTypeError, InputError
 from trivet.graph import to_numpy
-from trivet.plan import Plan, Value
+from trivet.plan import Plan, Value, encode
 
 Array = npt.NDArray[Any]
 
@@ -38,7 +39,6 @@ class NativeProgram:
     def __init__(
         self,
         plan: Plan,
-        data: bytes,
         weights: Weights | None,
         state: Mapping[str, Any],
         sizes: Mapping[str, int],
@@ -50,6 +50,7 @@ class NativeProgram:
         fixed = [core.tv_dim(name.encode(), size) for name, size in self._sizes.items()]
         dims = (core.tv_dim * len(fixed))(*fixed)
         options = core.tv_program_options(ctypes.sizeof(core.tv_program_options), 0, dims, len(dims))
+        data = encode(plan)
         loaded = Handle(core.tv_plan_load, core.tv_plan_free, data, len(data))
         model = self._model(plan.named("weight"), weights)
         self._handle = Handle(
@@ -107,25 +108,31 @@ class NativeProgram:
 
 
 class ProgramCache:
-    """The programs used last, by the bytes of their plans: at most COUNT of them, and fewer when their
+    """The programs used last, by the signatures of their graphs: at most COUNT of them, and fewer when their
     temporaries together take more than BYTES."""
 
     COUNT = 128
     BYTES = 256 << 20
 
     def __init__(self) -> None:
-        self._programs: OrderedDict[bytes, NativeProgram] = OrderedDict()
+        self._programs: OrderedDict[Hashable, NativeProgram] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def get(self, plan: Plan, data: bytes) -> NativeProgram:
-        """The program of a plan that has neither weights nor state."""
-        program = self._programs.pop(data, None) or NativeProgram(plan, data, None, {}, {})
-        held = program.arena_bytes
-        for key in reversed(list(self._programs)):
-            held += self._programs[key].arena_bytes
-            if held > self.BYTES or len(self._programs) >= self.COUNT:
-                del self._programs[key]
-        self._programs[data] = program
-        return program
+    def get(self, key: Hashable) -> NativeProgram | None:
+        """The program of that signature, if it is kept."""
+        with self._lock:
+            if key in self._programs:
+                self._programs.move_to_end(key)
+            return self._programs.get(key)
+
+    def keep(self, key: Hashable, program: NativeProgram) -> None:
+        """Keeps a program, and lets go of the oldest that are too many."""
+        with self._lock:
+            self._programs[key] = program
+            held = [p.arena_bytes for p in self._programs.values()]
+            while len(held) > 1 and (len(held) > self.COUNT or sum(held) > self.BYTES):
+                self._programs.popitem(last=False)
+                held.pop(0)
 
 
 def _stored(value: Value, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from trivet.formats.gguf import TensorSource, write_gguf
 from trivet.generate.native import serving_plan
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.text.chat_format import derive_chat_format
+from trivet.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,16 @@ def _serving(checkpoint: Checkpoint) -> bytes:
     return serving_plan(architecture.Model(config, checkpoint), config.context, checkpoint.architecture)
 
 
-def _chat(checkpoint: Checkpoint) -> tuple[dict[str, str], str | None]:
+def _chat(checkpoint: Checkpoint) -> tuple[dict[str, str | bool], str | None]:
     """The chat metadata, or why there is none."""
     source = checkpoint.metadata.get("tokenizer.chat_template")
     if source is None:
         reason = "the model has no chat template"
     else:
         try:
-            return derive_chat_format(source).metadata(), None
+            tokenizer = Tokenizer.open(checkpoint.path)
+            bos, eos = ("" if i is None else tokenizer.token(i) for i in (tokenizer.bos_id, tokenizer.eos_id))
+            return derive_chat_format(source, bos, eos).metadata(), None
         except TemplateError as error:
             reason = str(error)
     return {"trivet.chat.refused": reason}, reason

@@ -9,7 +9,7 @@ import pytest
 
 from trivet import graph, ops
 from trivet.dtypes import bf16, f32, f64, i32, i64, q4_0
-from trivet.errors import PlanError
+from trivet.errors import InputError, PlanError
 from trivet.graph import Dim, Graph
 from trivet.plan import Op, Plan, Value, build, decode, encode
 
@@ -63,6 +63,11 @@ def test_every_attribute_type():
     attrs = {"b": 1, "f": -0.0, "i": -(2**63), "s": "grün", "v": (), "vf": (1.5, float("inf")), "vi": (1, -1)}
     plan = small(ops=(Op("exp", attrs, (0,), (1,), (-1,)),))
     assert decode(encode(plan)) == plan
+
+
+def test_text_with_a_nul_cannot_be_written():
+    with pytest.raises(InputError, match="no NUL"):
+        encode(small(name="a\0b"))
 
 
 def test_constants_of_every_kind():
@@ -180,6 +185,7 @@ def test_rules_of_the_verifier(changes, message):
         (lambda d: d[:-1] + bytes([d[-1] ^ 1]), "checksum"),
         (lambda d: sealed(d[:-4] + b"\0"), "1 bytes follow the updates"),
         (lambda d: sealed(d[:24] + b"\xff" + d[25:-4]), "name is not UTF-8"),
+        (lambda d: sealed(d[:24] + b"\0" + d[25:-4]), "text has no NUL"),
     ],
 )
 def test_the_frame(change, message):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from trivet import dtypes
-from trivet.errors import PlanError
+from trivet.errors import InputError, PlanError
 from trivet.graph import Dim, Size
 from trivet.plan.structure import KINDS, LARGEST_DIM, MAX_RANK, Attr, Op, Plan, Value
 from trivet.plan.verify import verify
@@ -57,6 +57,8 @@ def encode(plan: Plan) -> bytes:
 
 
 def _str(text: str) -> bytes:
+    if "\0" in text:
+        raise InputError(f"[plan] the text {text!r}: a plan's text has no NUL")
     data = text.encode()
     return struct.pack("<I", len(data)) + data
 
@@ -177,9 +179,12 @@ class _Reader:
     def text(self, field: str) -> str:
         raw = self.take(field, self.u32(f"length of {field}"))
         try:
-            return raw.decode()
+            text = raw.decode()
         except UnicodeDecodeError as error:
             raise PlanError(f"[plan] {field} is not UTF-8: {error}") from None
+        if "\0" in text:
+            raise PlanError(f"[plan] {field} is {text!r}; text has no NUL")
+        return text
 
     def count(self, field: str, smallest: int) -> int:
         """A count whose entries take at least `smallest` bytes each."""

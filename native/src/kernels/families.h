@@ -13,5 +13,6 @@
   X(norm) \
   X(paged) \
   X(random) \
+  X(reduce) \
   X(rope) \
   X(softmax)

@@ -50,6 +50,15 @@ def test_dtypes_without_a_counterpart_are_refused(dtype):
         tv.from_dlpack(torch.zeros(2).to(dtype), "reference")
 
 
+def test_constants_and_views_can_be_given_out(device):
+    for x in (
+        tv.full((3,), 2.0, device=device),
+        tv.asarray(5.0, device=device),
+        tv.arange(6, device=device)[1:3],
+    ):
+        assert torch.from_dlpack(x).tolist() == x.tolist()
+
+
 def test_numpy_reads_tensors():
     x = tv.asarray([1.0, 2.0], device="reference")
     assert np.from_dlpack(x).tolist() == [1.0, 2.0]

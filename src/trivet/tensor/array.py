@@ -138,9 +138,8 @@ class Tensor:
         return self.numpy().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return (
-            np.array(self.numpy(), dtype=dtype, copy=copy) if copy else np.asarray(self.numpy(), dtype=dtype)
-        )
+        array = self.numpy()
+        return np.asarray(array, dtype=dtype) if copy is None else np.array(array, dtype=dtype, copy=copy)
 
     def __dlpack__(self, **_: Any) -> Any:
         """A DLPack capsule over the tensor's memory. Consumers must not write to it."""

@@ -25,8 +25,8 @@ _CODE = ctypes.sizeof(ctypes.c_void_p) + 12  # offset of dtype.code
 
 
 def export(array: np.ndarray[Any, Any], dtype: DType) -> Any:
-    """A capsule "dltensor" over the memory of an array in storage form."""
-    capsule = array.__dlpack__()
+    """A capsule "dltensor" over the memory of an array in storage form; of a copy, if that is read only."""
+    capsule = (array if array.flags.writeable else array.copy()).__dlpack__()
     if dtype is bf16:
         _type_of(capsule)[0] = _BFLOAT
     return capsule

@@ -179,7 +179,7 @@ inline void quantise_row(const float* x, int64_t k, int64_t stride, int offset, 
 
 // --- multiplying ------------------------------------------------------------------------------------------
 
-// The 16 pairs of k of one block, as signed weights but for Arranged::kOffset.
+// The 16 pairs of k of one block, as signed values but for Arranged::kOffset.
 template <class Block>
 TV_INLINE void unpack_codes(const uint8_t* w, RowPairs* p) {
   using L = Arranged<Block>;
@@ -199,14 +199,75 @@ TV_INLINE void unpack_codes(const uint8_t* w, RowPairs* p) {
       ((p[i] = or_field<2 * (i % 8), 3>(p[i], high[i / 8])), ...);
     }
     if constexpr (L::kDType == DType::iq4_nl) ((p[i] = lookup(p[i], kIq4Values)), ...);
-    if constexpr (L::kHalves) {
-      const RowPairs scales[2] = {load_rows_i8(w + L::kCodeBytes), load_rows_i8(w + L::kCodeBytes + 16)};
-      if constexpr (Block::kOffset != 0)
-        ((p[i] = (p[i] - Block::kOffset) * scales[i / 8]), ...);
-      else
-        ((p[i] = p[i] * scales[i / 8]), ...);
-    }
+    if constexpr (L::kHalves && Block::kOffset != 0) ((p[i] = p[i] - Block::kOffset), ...);
   }(std::make_integer_sequence<int, 16>());
+}
+
+// What a block's sums are multiplied by: dw, and its minima (of each half).
+struct RowScales {
+  RowFloats scale, min0, min1;
+};
+
+// `d` and `dmin` are those of the 256 that the block lies in, where the format has such.
+template <class Block>
+TV_INLINE RowScales load_scales(const uint8_t* tail, RowFloats d, RowFloats dmin) {
+  using L = Arranged<Block>;
+  RowScales s = {d, {}, {}};
+  if constexpr (!L::kSuper) {
+    s.scale = load_rows_f16(tail);
+    if constexpr (L::kMin) s.min0 = load_rows_f16(tail + 32);
+  } else if constexpr (!L::kHalves) {
+    s.scale = d * load_rows_u8(tail);
+    if constexpr (L::kMin) s.min0 = dmin * load_rows_u8(tail + 16);
+  } else if constexpr (L::kMin) {
+    s.min0 = dmin * load_rows_u8(tail + 32);
+    s.min1 = dmin * load_rows_u8(tail + 48);
+  }
+  return s;
+}
+
+// The float half of a block: two or three fused multiply-adds.
+template <class Block>
+TV_INLINE RowFloats add_block(RowFloats acc, RowInts sum, const RowScales& rows, const TokenScale& token) {
+  acc = fused(to_float(sum), rows.scale * token.d, acc);
+  if constexpr (Arranged<Block>::kMin) acc = fused(rows.min0, token.sum0, acc);
+  if constexpr (Arranged<Block>::kMin && Arranged<Block>::kHalves) acc = fused(rows.min1, token.sum1, acc);
+  return acc;
+}
+
+template <int kFirst, int kLast>
+TV_INLINE RowInts dot_range(RowInts sum, const RowPairs* p, const int16_t* x) {
+#pragma GCC unroll 16
+  for (int i = kFirst; i < kLast; ++i) sum = dot_pairs(sum, p[i], x + 2 * i);
+  return sum;
+}
+
+// S for one token alone: the same integer by fewer instructions than unpacking for many.
+template <class Block>
+TV_INLINE RowInts dot_once(const uint8_t* w, const int16_t* x, int32_t start) {
+  using L = Arranged<Block>;
+  if constexpr (L::kBits == 4 && !L::kHalves && L::kDType != DType::iq4_nl) {
+    // The middle nibbles stay where they are, as 16 and 256 times the code.
+    RowInts low = broadcast_rows(start), by16 = broadcast_rows(0), by256 = by16;
+#pragma GCC unroll 4
+    for (int l = 0; l < 4; ++l, x += 8) {
+      const RowPairs v = load_pairs(w + 64 * l);
+      low = dot_pairs(low, field<0, 0xf>(v), x);
+      by16 = dot_pairs(by16, field<0, 0xf0>(v), x + 2);
+      by256 = dot_pairs(by256, field<0, 0xf00>(v), x + 4);
+      low = dot_pairs(low, field<12, 0xf>(v), x + 6);
+    }
+    return low + (shift_down<4>(by16) + shift_down<8>(by256));
+  }
+  RowPairs p[16];
+  unpack_codes<Block>(w, p);
+  if constexpr (L::kHalves) {
+    const RowInts first = dot_range<0, 8>(broadcast_rows(0), p, x),
+                  second = dot_range<8, 16>(broadcast_rows(0), p, x);
+    const uint8_t* scales = w + L::kCodeBytes;
+    return first * load_row_ints_i8(scales) + second * load_row_ints_i8(scales + 16);
+  }
+  return dot_range<0, 8>(broadcast_rows(start), p, x) + dot_range<8, 16>(broadcast_rows(0), p, x);
 }
 
 // acc[t][16] = the strip's rows times tokens 0 .. n_tokens - 1, at most kTokenTile of them.
@@ -223,30 +284,23 @@ void multiply_strip(const uint8_t* w, int64_t k, const int16_t* codes, const Tok
       w += L::kHeaderBytes;
     }
     for (int i = 0; i < L::kBlockBytes; i += 64) __builtin_prefetch(w + i + 2048);
-    RowPairs p[16];
-    unpack_codes<Block>(w, p);
     const uint8_t* tail = w + L::kCodeBytes;
-    RowFloats scale = d, min0 = {}, min1 = {};
-    if constexpr (!L::kSuper) {
-      scale = load_rows_f16(tail);
-      if constexpr (L::kMin) min0 = load_rows_f16(tail + 32);
-    } else if constexpr (!L::kHalves) {
-      scale = d * load_rows_u8(tail);
-      if constexpr (L::kMin) min0 = dmin * load_rows_u8(tail + 16);
-    } else if constexpr (L::kMin) {
-      min0 = dmin * load_rows_u8(tail + 32);
-      min1 = dmin * load_rows_u8(tail + 48);
-    }
-    for (int t = 0; t < n_tokens; ++t) {
-      const TokenScale& token = scales[t];
-      const int16_t* x = codes + t * kQuantBlock;
-      RowInts sum = broadcast_rows(token.start);
+    const RowScales rows = load_scales<Block>(tail, d, dmin);
+    if (n_tokens == 1) {
+      const RowInts sum = dot_once<Block>(w, codes, scales->start);
+      store_rows(acc, add_block<Block>(load_rows(acc), sum, rows, *scales));
+    } else {
+      RowPairs p[16];
+      unpack_codes<Block>(w, p);
+      if constexpr (L::kHalves) {
+        const RowPairs factors[2] = {load_rows_i8(tail), load_rows_i8(tail + 16)};
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) sum = dot_pairs(sum, p[i], x + 2 * i);
-      RowFloats a = fused(to_float(sum), scale * token.d, load_rows(acc + t * kStrip));
-      if constexpr (L::kMin) a = fused(min0, token.sum0, a);
-      if constexpr (L::kMin && L::kHalves) a = fused(min1, token.sum1, a);
-      store_rows(acc + t * kStrip, a);
+        for (int i = 0; i < 16; ++i) p[i] = p[i] * factors[i / 8];
+      }
+      for (int t = 0; t < n_tokens; ++t) {
+        const RowInts sum = dot_range<0, 16>(broadcast_rows(scales[t].start), p, codes + t * kQuantBlock);
+        store_rows(acc + t * kStrip, add_block<Block>(load_rows(acc + t * kStrip), sum, rows, scales[t]));
+      }
     }
     w += L::kBlockBytes;
   }

@@ -75,6 +75,20 @@ TV_INLINE RowInts dot_pairs(RowInts sum, RowPairs w, const int16_t* x) {
   return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(w.low, pair)),
           _mm256_add_epi32(sum.high, _mm256_madd_epi16(w.high, pair))};
 }
+TV_INLINE RowInts load_row_ints_i8(const uint8_t* p) {
+  const __m128i bytes = load_16_bytes(p);
+  return {_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
+}
+TV_INLINE RowInts operator+(RowInts a, RowInts b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+TV_INLINE RowInts operator*(RowInts a, RowInts b) {
+  return {_mm256_mullo_epi32(a.low, b.low), _mm256_mullo_epi32(a.high, b.high)};
+}
+template <int kBy>
+TV_INLINE RowInts shift_down(RowInts a) {
+  return {_mm256_srai_epi32(a.low, kBy), _mm256_srai_epi32(a.high, kBy)};
+}
 TV_INLINE RowFloats to_float(RowInts a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
 
 TV_INLINE RowFloats load_rows(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }

@@ -60,6 +60,13 @@ TV_INLINE RowInts dot_pairs(RowInts sum, RowPairs w, const int16_t* x) {
   __builtin_memcpy(&both, x, 4);
   return {_mm512_dpwssd_epi32(sum.v, w.v, _mm512_set1_epi32(both))};
 }
+TV_INLINE RowInts load_row_ints_i8(const uint8_t* p) { return {_mm512_cvtepi8_epi32(load_16_bytes(p))}; }
+TV_INLINE RowInts operator+(RowInts a, RowInts b) { return {_mm512_add_epi32(a.v, b.v)}; }
+TV_INLINE RowInts operator*(RowInts a, RowInts b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+template <int kBy>
+TV_INLINE RowInts shift_down(RowInts a) {
+  return {_mm512_srai_epi32(a.v, kBy)};
+}
 TV_INLINE RowFloats to_float(RowInts a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
 TV_INLINE RowFloats load_rows(const float* p) { return {_mm512_loadu_ps(p)}; }

@@ -63,6 +63,18 @@ TV_INLINE RowInts dot_pairs(RowInts sum, RowPairs w, const int16_t* x) {
   TV_EACH_QUARTER(RowInts, vaddq_s32(sum.v[i], vpaddq_s32(vmull_s16(vget_low_s16(w.v[i]), vget_low_s16(pair)),
                                                           vmull_high_s16(w.v[i], pair))));
 }
+TV_INLINE RowInts load_row_ints_i8(const uint8_t* p) {
+  const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(p));
+  const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_high_s8(bytes);
+  return {{vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)),
+           vmovl_high_s16(high)}};
+}
+TV_INLINE RowInts operator+(RowInts a, RowInts b) { TV_EACH_QUARTER(RowInts, vaddq_s32(a.v[i], b.v[i])); }
+TV_INLINE RowInts operator*(RowInts a, RowInts b) { TV_EACH_QUARTER(RowInts, vmulq_s32(a.v[i], b.v[i])); }
+template <int kBy>
+TV_INLINE RowInts shift_down(RowInts a) {
+  TV_EACH_QUARTER(RowInts, vshrq_n_s32(a.v[i], kBy));
+}
 TV_INLINE RowFloats to_float(RowInts a) { TV_EACH_QUARTER(RowFloats, vcvtq_f32_s32(a.v[i])); }
 
 TV_INLINE RowFloats load_rows(const float* p) { TV_EACH_QUARTER(RowFloats, vld1q_f32(p + 4 * i)); }

@@ -60,6 +60,14 @@ TV_INLINE RowInts broadcast_rows(int32_t x) { TV_EACH_ROW(RowInts, 16, x); }
 TV_INLINE RowInts dot_pairs(RowInts sum, RowPairs w, const int16_t* x) {
   TV_EACH_ROW(RowInts, 16, sum.v[i] + (w.v[2 * i] * x[0] + w.v[2 * i + 1] * x[1]));
 }
+// 16 signed bytes, one a row.
+TV_INLINE RowInts load_row_ints_i8(const uint8_t* p) { TV_EACH_ROW(RowInts, 16, static_cast<int8_t>(p[i])); }
+TV_INLINE RowInts operator+(RowInts a, RowInts b) { TV_EACH_ROW(RowInts, 16, a.v[i] + b.v[i]); }
+TV_INLINE RowInts operator*(RowInts a, RowInts b) { TV_EACH_ROW(RowInts, 16, a.v[i] * b.v[i]); }
+template <int kBy>
+TV_INLINE RowInts shift_down(RowInts a) {  // exact division by a power of two
+  TV_EACH_ROW(RowInts, 16, a.v[i] >> kBy);
+}
 TV_INLINE RowFloats to_float(RowInts a) { TV_EACH_ROW(RowFloats, 16, static_cast<float>(a.v[i])); }
 
 TV_INLINE RowFloats load_rows(const float* p) { TV_EACH_ROW(RowFloats, 16, p[i]); }

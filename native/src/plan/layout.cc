@@ -14,6 +14,7 @@ Layout::Layout(const Plan& plan, std::vector<int64_t> dims, ThreadPool* pool, co
   views_.reserve(plan.values.size());
   for (uint32_t id = 0; id < plan.values.size(); ++id) views_.push_back(plan.view(id, dims_.data()));
   make_steps(pool, prepared, fault);
+  find_movables();
   check();
   place();
 }
@@ -47,15 +48,26 @@ void Layout::make_steps(ThreadPool* pool, const void* const* prepared, int* faul
                  fault};
     steps_.push_back(step);
   }
-  uses_.resize(plan_.inputs.size());
-  names_.resize(plan_.inputs.size());
-  std::vector<size_t> index(plan_.values.size());  // of an input among the inputs
-  for (size_t k = 0; k < plan_.inputs.size(); ++k) index[plan_.inputs[k]] = k;
-  const auto is_input = [&](uint32_t id) { return plan_.values[plan_.values[id].root].kind == Kind::input; };
+}
+
+// All inputs, and the outputs that are temporaries which nothing else gives out.
+void Layout::find_movables() {
+  std::vector<Movable*> of_root(plan_.values.size(), nullptr);
+  std::vector<int> given(plan_.values.size(), 0);
+  for (const Plan::Output& output : plan_.outputs) ++given[plan_.values[output.value].root];
+  for (const Plan::Update& update : plan_.updates) ++given[plan_.values[update.value].root];
+  for (uint32_t id : plan_.inputs) inputs_.push_back({id, true, {}, {}});
+  for (const Plan::Output& output : plan_.outputs) {
+    const uint32_t root = plan_.values[output.value].root;
+    outputs_.push_back({root, plan_.values[root].kind == Kind::temporary && given[root] == 1, {}, {}});
+  }
+  for (auto* list : {&inputs_, &outputs_})
+    for (Movable& storage : *list)
+      if (storage.movable) of_root[storage.root] = &storage;
   for (uint32_t a = 0; a < ids_.size(); ++a)
-    if (is_input(ids_[a])) uses_[index[plan_.values[ids_[a]].root]].push_back(a);
+    if (Movable* storage = of_root[plan_.values[ids_[a]].root]) storage->arguments.push_back(a);
   for (uint32_t id = 0; id < views_.size(); ++id)
-    if (is_input(id)) names_[index[plan_.values[id].root]].push_back(id);
+    if (Movable* storage = of_root[plan_.values[id].root]) storage->values.push_back(id);
 }
 
 void Layout::check() {
@@ -115,9 +127,15 @@ void Layout::bind(char* arena, void* const* storage) {
   for (Step& step : steps_) step.call.scratch = scratch_bytes_ ? arena : nullptr;
 }
 
-void Layout::bind_input(size_t index, void* data) {
-  for (uint32_t a : uses_[index]) arguments_[a].data = data;
-  for (uint32_t id : names_[index]) views_[id].data = data;
+void Layout::move(const Movable& storage, void* data) {
+  if (views_[storage.root].data == data) return;
+  for (uint32_t a : storage.arguments) arguments_[a].data = data;
+  for (uint32_t id : storage.values) views_[id].data = data;
+}
+
+void Layout::bind_output(size_t index, void* data) {
+  const Movable& storage = outputs_[index];
+  if (storage.movable) move(storage, data != nullptr ? data : arena_ + offsets_[storage.root]);
 }
 
 }  // namespace tv

@@ -23,7 +23,10 @@ class Layout {
   void bind(char* arena, void* const* storage);
   bool bound_to(const char* arena) const { return bound_ && arena_ == arena; }
   // Points the plan's input `index`, and all that share its storage, elsewhere.
-  void bind_input(size_t index, void* data);
+  void bind_input(size_t index, void* data) { move(inputs_[index], data); }
+  // Points output `index` at the caller's memory, or back at the arena (nullptr). Does nothing
+  // for an output whose storage is not its own.
+  void bind_output(size_t index, void* data);
 
   struct Step {
     const Op* op;
@@ -32,19 +35,27 @@ class Layout {
   const std::vector<Step>& steps() const { return steps_; }
 
  private:
+  // A storage that may stand elsewhere in every run, and the arguments and values that share it.
+  struct Movable {
+    uint32_t root;
+    bool movable = true;
+    std::vector<uint32_t> arguments, values;
+  };
+
   void make_steps(ThreadPool* pool, const void* const* prepared, int* fault);
+  void find_movables();
+  void move(const Movable& storage, void* data);
   void check();
   void place();
 
   const Plan& plan_;
   std::vector<int64_t> dims_;
-  std::vector<View> views_;      // per value
-  std::vector<View> arguments_;  // of all steps, one after the other
-  std::vector<uint32_t> ids_;    // which value each argument is
-  std::vector<Step> steps_;      // without reshapes, and without ops that have nothing to give
-  std::vector<size_t> offsets_;  // per value: the place of a temporary root in the arena
-  // Per plan input: the arguments, and the values, that share its storage.
-  std::vector<std::vector<uint32_t>> uses_, names_;
+  std::vector<View> views_;                // per value
+  std::vector<View> arguments_;            // of all steps, one after the other
+  std::vector<uint32_t> ids_;              // which value each argument is
+  std::vector<Step> steps_;                // without reshapes, and without ops that have nothing to give
+  std::vector<size_t> offsets_;            // per value: the place of a temporary root in the arena
+  std::vector<Movable> inputs_, outputs_;  // per plan input, and per plan output
   size_t scratch_bytes_ = 0;
   size_t arena_bytes_ = 0;
   bool bound_ = false;

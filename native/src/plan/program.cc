@@ -208,10 +208,27 @@ void Program::check_outputs(const Layout& layout, std::span<const View> outputs)
   }
 }
 
+// The last op writes into the caller's memory, unless something that is read meanwhile stands there.
+void Program::bind_outputs(Layout& layout, std::span<const View> inputs,
+                           std::span<const View> outputs) const {
+  const auto overlaps = [](const View& a, const View& b) {
+    const auto from = reinterpret_cast<uintptr_t>(a.data), to = reinterpret_cast<uintptr_t>(b.data);
+    return a.data != nullptr && b.data != nullptr && from < to + b.nbytes() && to < from + a.nbytes();
+  };
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    bool free = outputs[i].data != nullptr;
+    for (const View& other : inputs) free = free && !overlaps(outputs[i], other);
+    for (const View& other : states_) free = free && !overlaps(outputs[i], other);
+    for (size_t j = 0; j < outputs.size(); ++j) free = free && (i == j || !overlaps(outputs[i], outputs[j]));
+    layout.bind_output(i, free ? outputs[i].data : nullptr);
+  }
+}
+
 void Program::run(std::span<const View> inputs, std::span<View> outputs, const std::atomic<bool>& cancel) {
   std::lock_guard lock(mutex_);
   Layout& layout = layout_for(inputs);
   check_outputs(layout, outputs);
+  bind_outputs(layout, inputs, outputs);
   fault_ = 0;
   if (Trace::get() != nullptr)
     execute_traced(layout, cancel);
@@ -257,7 +274,8 @@ void Program::give(const Layout& layout, std::span<View> outputs) {
       if (saved_[i].size() < made.nbytes()) saved_[i] = Buffer(made.nbytes());
       target = saved_[i].data();
     }
-    if (target != nullptr && made.size() != 0) std::memmove(target, made.data, made.nbytes());
+    if (target != nullptr && target != made.data && made.size() != 0)
+      std::memmove(target, made.data, made.nbytes());
     out = made;
     if (target != nullptr) out.data = target;
   }

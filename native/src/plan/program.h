@@ -47,6 +47,7 @@ class Program {
   void match(uint32_t value, int axis, int64_t extent);
   Layout& layout_for(std::span<const View> inputs);
   void check_outputs(const Layout& layout, std::span<const View> outputs) const;
+  void bind_outputs(Layout& layout, std::span<const View> inputs, std::span<const View> outputs) const;
   void execute(const Layout& layout, const std::atomic<bool>& cancel);
   void execute_traced(const Layout& layout, const std::atomic<bool>& cancel);
   void step(const Layout::Step& step, const std::atomic<bool>& cancel);

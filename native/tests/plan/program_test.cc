@@ -74,6 +74,15 @@ void runs() {
   View out[] = {floats(y, {2}), floats(old, {2}), floats(same, {1, 2})};
   program.run({&in, 1}, out, kGoOn);
   CHECK(y[0] == 2 && y[1] == 8 && old[1] == 10 && same == x && out[0].data == y.data());
+
+  // The caller's output may be the input, or what a later run gives as a view.
+  View over[] = {floats(x, {2}), {}, {}};
+  program.run({&in, 1}, over, kGoOn);
+  CHECK(x[0] == 2 && x[1] == 8);
+  View again[3];
+  program.run({&in, 1}, again, kGoOn);
+  CHECK(again[0].data != x.data() && again[0].as<float>()[0] == 6 && again[0].as<float>()[1] == 80 &&
+        x[1] == 8);
 }
 
 void refuses() {

@@ -1,6 +1,6 @@
 """Every operation, as a function from nodes (or tensors, arrays, scalars) to nodes: the table's public face.
 
-Each function checks shapes and dtypes when it is called and computes nothing. Names are NumPy's and the field's.
+Each function checks shapes and dtypes when it is called and computes nothing. Names are the field's.
 """
 
 from trivet.ops.attention import (

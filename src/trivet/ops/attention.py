@@ -95,14 +95,14 @@ class _Scores(NamedTuple):
 def _split(x: Node, group: int) -> Any:
     """[B, T, H, D] as [B, Hkv, G, T, D]; with group 0, keys as [B, Hkv, 1, S, D]. In f32 or wider."""
     b, t, h, d = x.shape
-    parts = reshape(x, (b, t, h // group, group, d) if group else (b, t, h, 1, d))  # type: ignore[operator]
+    parts = reshape(x, (b, t, h // group, group, d) if group else (b, t, h, 1, d))
     return cast(permute(parts, (0, 2, 3, 1, 4)), f64 if x.dtype is f64 else f32)
 
 
 def _merge(x: Node) -> Any:
     """[B, Hkv, G, T, D] as [B, T, H, D]."""
     b, kv, group, t, d = x.shape
-    return reshape(permute(x, (0, 3, 1, 2, 4)), (b, t, kv * group, d))  # type: ignore[operator]
+    return reshape(permute(x, (0, 3, 1, 2, 4)), (b, t, kv * group, d))
 
 
 def masked_scores(s: Node, seen: list[Any], softcap: float, bias: Any) -> _Scores:

@@ -211,7 +211,7 @@ def _linear_gradient(c: GradientContext) -> list[Node | None]:
 def _linear_samples(backward: bool) -> list[Sample]:
     def make(n: int, v: int, k: int, dtype: Any = None) -> Any:
         def inputs(r: Any) -> list[Any]:
-            w = packed_sample(r, dtype, v, k) if dtype else r.standard_normal((v, k))
+            w: Any = packed_sample(r, dtype, v, k) if dtype else r.standard_normal((v, k))
             x, targets = r.standard_normal((n, k)), _targets(r, n, v)
             if not backward:
                 return [x, w, targets]
@@ -247,7 +247,8 @@ def linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int = -100)
 
     `x` is [..., K], `w` [V, K] floating or packed, `targets` i32 or i64 [...]; f32 of the targets' shape.
 
-    >>> linear_cross_entropy(np.zeros((4, 8), np.float32), np.zeros((50, 8), np.float32), np.zeros(4, np.int32))
+    >>> x, w = np.zeros((4, 8), np.float32), np.zeros((50, 8), np.float32)
+    >>> linear_cross_entropy(x, w, np.zeros(4, np.int32))
     <item f32[4]>
     """
     (h, table, t), wrap = unwrap("linear_cross_entropy", [x, w, targets])
@@ -299,7 +300,7 @@ _linear_cross_entropy_backward = define(
 def linear_cross_entropy_backward(
     g: Any, x: Any, w: Any, targets: Any, lse: Any, ignore_index: int = -100, weight_grad: bool = True
 ) -> Any:
-    """(dx, dw), or (dx,) without `weight_grad`, of the row linear_cross_entropy for `g` f32 [N] of its losses.
+    """(dx, dw), or (dx,) without `weight_grad`, of linear_cross_entropy, for `g` f32 [N] of its losses.
 
     >>> x, w, one = np.zeros((4, 8), np.float32), np.zeros((50, 8), np.float32), np.ones(4, np.float32)
     >>> linear_cross_entropy_backward(one, x, w, np.zeros(4, np.int32), one, weight_grad=False)

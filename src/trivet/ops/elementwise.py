@@ -42,6 +42,10 @@ def _named(name: str, doc: str, function: Function) -> Function:
     return function
 
 
+def _integers(kind: Any, *shapes: tuple[int, ...]) -> Callable[[Any], list[Any]]:
+    return lambda r: [r.integers(-9, 9, s).astype(kind) for s in shapes]
+
+
 def _floats(*args: Node) -> list[Node]:
     return [a if a.dtype.is_float else cast(a, f32) for a in args]
 
@@ -68,9 +72,7 @@ def _unary(
         Sample(lambda r: (np.array(hostile),), gradient=False, note="hostile"),
     ]
     if dtypes.i32 in allowed:
-        samples += [
-            Sample(lambda r, t=t: (r.integers(-99, 99, (5, 3)).astype(t),)) for t in (np.int32, np.int64)
-        ]
+        samples += [Sample(_integers(t, (5, 3))) for t in (np.int32, np.int64)]
     row = define(
         name,
         infer=elementwise(name, allowed),
@@ -84,33 +86,54 @@ def _unary(
         (node,), wrap = operands(name, x)
         return wrap(row.node(_floats(node) if allowed == dtypes.FLOATS else [node], {}))
 
-    return _named(name, doc, function)
+    what = "Floats, i32 and i64" if allowed == ARITHMETIC else "Floats; integers become f32 first"
+    return _named(name, f"{doc}\n\n{what}, of any shape; the result has x's.", function)
 
 
 _SMALL = np.array([INF, NAN, 0.0, -0.0, 50.0, -50.0, 1e-30])
 
-neg = _unary("neg", "-x, of floats, i32 and i64.", lambda c: neg(c.g), allowed=ARITHMETIC)
-abs = _unary("abs", "|x|, of floats, i32 and i64; the gradient at 0 is 0.", lambda c: mul(c.g, _sign(c.inputs[0])),
-             allowed=ARITHMETIC)  # fmt: skip
-exp = _unary(
+neg: Function = _unary("neg", "-x.", lambda c: neg(c.g), allowed=ARITHMETIC)
+abs: Function = _unary(
+    "abs", "|x|; the gradient at 0 is 0.", lambda c: mul(c.g, _sign(c.inputs[0])), allowed=ARITHMETIC
+)
+exp: Function = _unary(
     "exp", "e to the x.", lambda c: mul(c.g, c.y), hostile=[INF, -INF, NAN, 0.0, 88.0, -88.0, -200.0]
 )
-log = _unary("log", "The natural logarithm: -inf at 0, NaN below.", lambda c: div(c.g, c.inputs[0]), low=0.1)
-sqrt = _unary("sqrt", "The square root: NaN below 0.", lambda c: div(c.g, mul(2.0, c.y)), low=0.1)
-rsqrt = _unary("rsqrt", "1 / sqrt(x): inf at 0, NaN below.",
-               lambda c: mul(mul(-0.5, c.g), mul(c.y, mul(c.y, c.y))), low=0.1, hostile=[INF, NAN, 0.0, 1e30, 4.0, -1.0])  # fmt: skip
-sin = _unary("sin", "The sine of x radians; NaN at an infinity.", lambda c: mul(c.g, cos(c.inputs[0])),
-             hostile=[INF, -INF, NAN, 0.0, 1000.0, -3e4])  # fmt: skip
-cos = _unary("cos", "The cosine of x radians; NaN at an infinity.", lambda c: neg(mul(c.g, sin(c.inputs[0]))),
-             hostile=[INF, -INF, NAN, 0.0, 1000.0, -3e4])  # fmt: skip
-tanh = _unary("tanh", "The hyperbolic tangent.", lambda c: mul(c.g, sub(1.0, mul(c.y, c.y))))
-sigmoid = _unary(
+log: Function = _unary(
+    "log", "The natural logarithm: -inf at 0, NaN below.", lambda c: div(c.g, c.inputs[0]), low=0.1
+)
+sqrt: Function = _unary("sqrt", "The square root: NaN below 0.", lambda c: div(c.g, mul(2.0, c.y)), low=0.1)
+rsqrt: Function = _unary(
+    "rsqrt",
+    "1 / sqrt(x): inf at 0, NaN below.",
+    lambda c: mul(mul(-0.5, c.g), mul(c.y, mul(c.y, c.y))),
+    low=0.1,
+    hostile=[INF, NAN, 0.0, 1e30, 4.0, -1.0],
+)
+sin: Function = _unary(
+    "sin",
+    "The sine of x radians; NaN at an infinity.",
+    lambda c: mul(c.g, cos(c.inputs[0])),
+    hostile=[INF, -INF, NAN, 0.0, 1000.0, -3e4],
+)
+cos: Function = _unary(
+    "cos",
+    "The cosine of x radians; NaN at an infinity.",
+    lambda c: neg(mul(c.g, sin(c.inputs[0]))),
+    hostile=[INF, -INF, NAN, 0.0, 1000.0, -3e4],
+)
+tanh: Function = _unary("tanh", "The hyperbolic tangent.", lambda c: mul(c.g, sub(1.0, mul(c.y, c.y))))
+sigmoid: Function = _unary(
     "sigmoid", "1 / (1 + exp(-x)), without overflow.", lambda c: mul(c.g, mul(c.y, sub(1.0, c.y)))
 )
-erf = _unary("erf", "The error function, 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x.",
-             lambda c: mul(c.g, mul(2.0 / math.sqrt(math.pi), exp(neg(mul(c.inputs[0], c.inputs[0]))))))  # fmt: skip
-relu = _unary("relu", "max(x, 0); NaN stays, the gradient at 0 is 0.",
-              lambda c: where(gt(c.inputs[0], 0.0), c.g, 0.0))  # fmt: skip
+erf: Function = _unary(
+    "erf",
+    "The error function, 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x.",
+    lambda c: mul(c.g, mul(2.0 / math.sqrt(math.pi), exp(neg(mul(c.inputs[0], c.inputs[0]))))),
+)
+relu: Function = _unary(
+    "relu", "max(x, 0); NaN stays, the gradient at 0 is 0.", lambda c: where(gt(c.inputs[0], 0.0), c.g, 0.0)
+)
 
 
 def _silu_gradient(c: GradientContext) -> Any:
@@ -138,11 +161,21 @@ def _gelu_tanh_gradient(c: GradientContext) -> Any:
     return mul(c.g, add(mul(0.5, add(1.0, t)), slope))
 
 
-silu = _unary("silu", "x * sigmoid(x), also called swish (arXiv:1702.03118).", _silu_gradient, hostile=_SMALL)
-gelu_erf = _unary("gelu_erf", "x * Phi(x) with the normal distribution function, exact (arXiv:1606.08415).",
-                  _gelu_erf_gradient, hostile=_SMALL)  # fmt: skip
-gelu_tanh = _unary("gelu_tanh", "x * Phi(x) by the tanh approximation (arXiv:1606.08415, section 2).",
-                   _gelu_tanh_gradient, hostile=_SMALL)  # fmt: skip
+silu: Function = _unary(
+    "silu", "x * sigmoid(x), also called swish (arXiv:1702.03118).", _silu_gradient, hostile=_SMALL
+)
+gelu_erf: Function = _unary(
+    "gelu_erf",
+    "x * Phi(x) with the normal distribution function, exact (arXiv:1606.08415).",
+    _gelu_erf_gradient,
+    hostile=_SMALL,
+)
+gelu_tanh: Function = _unary(
+    "gelu_tanh",
+    "x * Phi(x) by the tanh approximation (arXiv:1606.08415, section 2).",
+    _gelu_tanh_gradient,
+    hostile=_SMALL,
+)
 
 
 def _sign(x: Node) -> Node:
@@ -172,10 +205,7 @@ def _binary(
         Sample(lambda r: hostile, gradient=False, note="hostile"),
     ]
     if dtypes.i32 in allowed:
-        samples += [
-            Sample(lambda r, t=t: tuple(r.integers(-9, 9, s).astype(t) for s in ((5, 3), (1, 3))))
-            for t in (np.int32, np.int64)
-        ]
+        samples += [Sample(_integers(t, (5, 3), (1, 3))) for t in (np.int32, np.int64)]
 
     def rule(c: GradientContext) -> list[Node]:
         return [sum_to(g, i.shape) for g, i in zip(gradient(c), c.inputs, strict=True)]  # type: ignore[operator]
@@ -193,7 +223,12 @@ def _binary(
         nodes, wrap = operands(name, a, b)
         return wrap(row.node(_floats(*nodes) if allowed == dtypes.FLOATS else nodes, {}))
 
-    return _named(name, doc, function)
+    what = "Floats, i32 and i64" if allowed == ARITHMETIC else "Floats; integers become f32 first"
+    return _named(
+        name,
+        f"{doc.rstrip()}\n\n    {what}. Dtypes promote, shapes broadcast; ShapeError if they do not.",
+        function,
+    )
 
 
 def _larger(c: GradientContext, a_wins: Function) -> list[Any]:
@@ -211,11 +246,9 @@ def _pow_gradient(c: GradientContext) -> list[Any]:
     return [mul(c.g, mul(b, pow(a, sub(b, 1.0)))), towards_b]
 
 
-add = _binary(
+add: Function = _binary(
     "add",
     """a + b.
-
-    Floats, i32 and i64; shapes broadcast; ShapeError if they do not.
 
     >>> add(np.zeros((2, 1), np.float32), np.zeros(3, np.float16))
     <add f32[2, 3]>
@@ -224,17 +257,15 @@ add = _binary(
     """,
     lambda c: [c.g, c.g],
 )
-sub = _binary("sub", "a - b, of floats, i32 and i64.", lambda c: [c.g, neg(c.g)])
-mul = _binary(
-    "mul", "a * b, of floats, i32 and i64.", lambda c: [mul(c.g, c.inputs[1]), mul(c.g, c.inputs[0])]
-)
-div = _binary(
+sub: Function = _binary("sub", "a - b.", lambda c: [c.g, neg(c.g)])
+mul: Function = _binary("mul", "a * b.", lambda c: [mul(c.g, c.inputs[1]), mul(c.g, c.inputs[0])])
+div: Function = _binary(
     "div",
     "a / b; integers are divided as f32. A zero divisor gives an infinity or NaN.",
     lambda c: [div(c.g, c.inputs[1]), neg(div(mul(c.g, c.y), c.inputs[1]))],
     allowed=dtypes.FLOATS,
 )
-pow = _binary(
+pow: Function = _binary(
     "pow",
     "a to the power b, as C's pow; the gradient in b at a = 0 is 0.",
     _pow_gradient,
@@ -245,22 +276,26 @@ pow = _binary(
         np.array([INF, -INF, NAN, 0.0, 1.0, 2.0, 3.0, -1.0, 0.5]),
     ),
 )
-maximum = _binary("maximum", "The larger of a and b; NaN if either is. Equals share the gradient.",
-                  lambda c: _larger(c, gt))  # fmt: skip
-minimum = _binary("minimum", "The smaller of a and b; NaN if either is. Equals share the gradient.",
-                  lambda c: _larger(c, lt))  # fmt: skip
+maximum: Function = _binary(
+    "maximum", "The larger of a and b; NaN if either is. Equals share the gradient.", lambda c: _larger(c, gt)
+)
+minimum: Function = _binary(
+    "minimum",
+    "The smaller of a and b; NaN if either is. Equals share the gradient.",
+    lambda c: _larger(c, lt),
+)
 
 
 def _comparison(name: str, doc: str) -> Function:
     return _binary(name, doc, "a comparison is constant wherever it has a slope", result=dtypes.bool_)
 
 
-eq = _comparison("eq", "a == b, as bool; NaN equals nothing.")
-ne = _comparison("ne", "a != b, as bool; NaN differs from everything.")
-lt = _comparison("lt", "a < b, as bool; false if either is NaN.")
-le = _comparison("le", "a <= b, as bool; false if either is NaN.")
-gt = _comparison("gt", "a > b, as bool; false if either is NaN.")
-ge = _comparison("ge", "a >= b, as bool; false if either is NaN.")
+eq: Function = _comparison("eq", "a == b, as bool; NaN equals nothing.")
+ne: Function = _comparison("ne", "a != b, as bool; NaN differs from everything.")
+lt: Function = _comparison("lt", "a < b, as bool; false if either is NaN.")
+le: Function = _comparison("le", "a <= b, as bool; false if either is NaN.")
+gt: Function = _comparison("gt", "a > b, as bool; false if either is NaN.")
+ge: Function = _comparison("ge", "a >= b, as bool; false if either is NaN.")
 
 
 def _logical(name: str, doc: str, count: int) -> Function:
@@ -276,9 +311,9 @@ def _logical(name: str, doc: str, count: int) -> Function:
     return _named(name, doc, lambda *args: row(*args))
 
 
-logical_and = _logical("logical_and", "a and b, of bools.", 2)
-logical_or = _logical("logical_or", "a or b, of bools.", 2)
-logical_not = _logical("logical_not", "not x, of bools.", 1)
+logical_and: Function = _logical("logical_and", "a and b, of bools.", 2)
+logical_or: Function = _logical("logical_or", "a or b, of bools.", 2)
+logical_not: Function = _logical("logical_not", "not x, of bools.", 1)
 
 
 # --- the rest ------------------------------------------------------------------------------------
@@ -343,25 +378,39 @@ _LIMITS = np.array(
     [INF, -INF, NAN, 0.0, -0.9, 1.5, 2.5, -127.5, 255.9, 3e9, -3e9, 1e19, -1e19, 65519.0, 65520.0]
 )
 
+
+def _cast_samples(values: Any, note: str = "") -> list[Sample]:
+    return [Sample(lambda r: (values,), {"dtype": d.name}, gradient=False, note=note) for d in dtypes.DENSE]
+
+
 _cast = define(
     "cast",
     attrs={"dtype": str},
     infer=_cast_infer,
     gradient=lambda c: [cast(c.g, c.inputs[0].dtype) if c.inputs[0].dtype.is_float else None],
     samples=[
-        *(Sample(lambda r: (_LIMITS,), {"dtype": d.name}, gradient=False, note="limits") for d in dtypes.DENSE),
+        *(
+            Sample(lambda r: (_LIMITS,), {"dtype": d.name}, gradient=False, note="limits")
+            for d in dtypes.DENSE
+        ),
         *(Sample(lambda r: (r.standard_normal((3, 5)),), {"dtype": n}) for n in ("f32", "f64")),
-        *(Sample(lambda r: (np.array([-(2**31), -129, -1, 0, 1, 300, 2**24 + 1], np.int32),), {"dtype": d.name})
-          for d in dtypes.DENSE),
-        *(Sample(lambda r: (np.array([-(2**40) - 1, 2**31, 65535, 2**53 + 1]),), {"dtype": d.name})
-          for d in dtypes.DENSE),
+        *(
+            Sample(
+                lambda r: (np.array([-(2**31), -129, -1, 0, 1, 300, 2**24 + 1], np.int32),), {"dtype": d.name}
+            )
+            for d in dtypes.DENSE
+        ),
+        *(
+            Sample(lambda r: (np.array([-(2**40) - 1, 2**31, 65535, 2**53 + 1]),), {"dtype": d.name})
+            for d in dtypes.DENSE
+        ),
         *(Sample(lambda r: (np.array([True, False]),), {"dtype": d}) for d in ("f32", "bf16", "i32", "bool")),
         Sample(lambda r: (np.array([0, 7, 255], np.uint8),), {"dtype": "f32"}),
         Sample(lambda r: (np.array([-128, 127], np.int8),), {"dtype": "i64"}),
     ],
     tolerance=EXACT,
     doc="x as another dense dtype: nearest even between floats, towards zero and saturating to integers.",
-)  # fmt: skip
+)
 
 
 def cast(x: Any, dtype: DType | str) -> Any:

@@ -58,8 +58,8 @@ _embedding = define(
 def embedding(ids: Any, table: Any) -> Any:
     """Rows of `table` [V, K] picked by `ids` (i32 or i64, any shape, 0 ≤ id < V).
 
-    The result has the ids' shape and K; its dtype is the table's, or f32 where the table is packed. A run that
-    meets an id outside the table raises InputError.
+    The result has the ids' shape and K; its dtype is the table's, or f32 where the table is packed. A run
+    that meets an id outside the table raises InputError.
 
     >>> embedding(np.array([2, 0]), np.zeros((3, 8), np.float32))
     <embedding f32[2, 8]>

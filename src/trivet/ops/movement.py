@@ -277,7 +277,12 @@ _pad = define(
     gradient=_pad_gradient,
     samples=[
         Sample(lambda r: (_count((2, 3)),), {"low": (1, 0), "high": (0, 2), "value": 0.0}),
-        Sample(lambda r: (_count((3,)),), {"low": (2,), "high": (2,), "value": -np.inf}, gradient=False, note="inf"),
+        Sample(
+            lambda r: (_count((3,)),),
+            {"low": (2,), "high": (2,), "value": -np.inf},
+            gradient=False,
+            note="inf",
+        ),
         Sample(lambda r: (_count((0, 2)),), {"low": (1, 1), "high": (1, 0), "value": 1.5}, note="empty"),
         Sample(lambda r: (_count((3,), _I),), {"low": (1,), "high": (0,), "value": 7.0}),
     ],
@@ -318,7 +323,7 @@ def _concat_gradient(c: GradientContext) -> list[Node]:
     for x in c.inputs:
         starts = [at if a == axis else 0 for a in range(x.ndim)]
         grads.append(slice(c.g, starts, [s + n for s, n in zip(starts, x.shape, strict=True)]))
-        at = at + x.shape[axis]  # type: ignore[assignment]
+        at = at + x.shape[axis]
     return grads
 
 
@@ -408,23 +413,28 @@ def _scatter_add_infer(x: Spec, indices: Spec, updates: Spec, axis: int) -> Spec
     return x
 
 
+def _scatter_sample(x: Any, indices: Any, updates: Any, axis: int, note: str = "") -> Sample:
+    def make(r: Any) -> list[Any]:
+        return [r.standard_normal(x), indices, r.standard_normal(updates)]
+
+    return Sample(make, {"axis": axis}, note=note)
+
+
 _scatter_add = define(
     "scatter_add",
     attrs={"axis": int},
     infer=_scatter_add_infer,
     gradient=lambda c: [c.g, None, take(c.g, c.inputs[1], c.attrs["axis"])],
     samples=[
-        Sample(lambda r: (r.standard_normal((5, 3)), np.array([4, 0, 4, 4], _I), r.standard_normal((4, 3))),
-               {"axis": 0}, note="duplicates"),
-        Sample(lambda r: (r.standard_normal((2, 3, 2)), np.array([[1, 1], [0, 2]]), r.standard_normal((2, 2, 2, 2))),
-               {"axis": 1}),
-        Sample(lambda r: (r.standard_normal((3,)), np.array(1, _I), r.standard_normal(())), {"axis": 0}),
-        Sample(lambda r: (np.zeros((2, 2)), np.zeros((0,), _I), np.zeros((0, 2))), {"axis": 0}, note="empty"),
+        _scatter_sample((5, 3), np.array([4, 0, 4, 4], _I), (4, 3), 0, "duplicates"),
+        _scatter_sample((2, 3, 2), np.array([[1, 1], [0, 2]]), (2, 2, 2, 2), 1),
+        _scatter_sample((3,), np.array(1, _I), (), 0, "0-d"),
+        _scatter_sample((2, 2), np.zeros((0,), _I), (0, 2), 0, "empty"),
         Sample(lambda r: (_count((4,), _I), np.array([3, 3]), np.array([5, 6], _I)), {"axis": 0}),
     ],
     tolerance=tolerance(1e-6),
     doc="x with updates added at indices along an axis; duplicates add in the order of the indices.",
-)  # fmt: skip
+)
 
 
 def scatter_add(x: Any, indices: Any, updates: Any, axis: int = 0) -> Any:

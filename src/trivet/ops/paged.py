@@ -135,7 +135,7 @@ def _composed(
     _, kv, _, page = k_pool.shape
     group = grouped("paged_attention", heads, kv)
     ids = maximum(take(pages, sequences), 0)
-    slots: Any = pages.shape[1] * page  # type: ignore[operator]
+    slots: Any = pages.shape[1] * page
     k = reshape(permute(take(k_pool, ids), (0, 2, 3, 1, 4)), (tokens, kv, d, slots))
     v = reshape(permute(take(v_pool, ids), (0, 2, 1, 3, 4)), (tokens, kv, slots, v_pool.shape[3]))
     position, key = reshape(positions, (tokens, 1, 1, 1)), iota((1, slots), 1, i32)

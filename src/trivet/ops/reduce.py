@@ -67,6 +67,10 @@ def _logsumexp_gradient(c: GradientContext) -> list[Node]:
     return [mul(exp(sub(c.inputs[0], safe)), _kept(c, c.g))]
 
 
+def _given(values: Any) -> Callable[[Any], tuple[Any]]:
+    return lambda r: (np.array(values),)
+
+
 def _define(
     name: str,
     doc: str,
@@ -88,14 +92,13 @@ def _define(
         Sample(lambda r: (r.standard_normal((3,)),), attrs(), note="no axes"),
         Sample(lambda r: (np.zeros((0, 3)),), attrs(1, keepdims=True), note="empty result"),
         Sample(lambda r: (r.standard_normal((2, 2049)),), attrs(1), gradient=False, note="several chunks"),
-        *(Sample(lambda r, h=h: (np.array(h),), attrs(0), gradient=False, note="hostile") for h in hostile),
+        *(Sample(_given(h), attrs(0), gradient=False, note="hostile") for h in hostile),
     ]
     if not needs_one:
         samples.append(Sample(lambda r: (np.zeros((2, 0)),), attrs(1), gradient=False, note="of nothing"))
     if dtypes.i32 in allowed:
         samples += [
-            Sample(lambda r, t=t: (r.integers(-99, 99, (5, 7)).astype(t),), attrs(0))
-            for t in (np.int32, np.int64)
+            Sample(_given(np.arange(-9, 12, dtype=t).reshape(3, 7)), attrs(0)) for t in (np.int32, np.int64)
         ]
     return define(
         name,
@@ -168,10 +171,14 @@ def min(x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
     return _call(_min, x, axis, keepdims)
 
 
-_logsumexp = _define("logsumexp", "log(sum(exp(x))) over axes, without overflow; -inf of nothing.",
-                     _logsumexp_gradient,
-                     hostile=([1e4, 1e4 - 1, 0.0], [-INF, -INF], [-INF, 2.0], [INF, 1.0], [INF, INF], [NAN, 1.0],
-                              [-6e4, -6e4]))  # fmt: skip
+_LINES = ([1e4, 1e4 - 1, 0.0], [-INF, -INF], [-INF, 2.0], [INF, 1.0], [INF, INF], [NAN, 1.0], [-6e4, -6e4])
+
+_logsumexp = _define(
+    "logsumexp",
+    "log(sum(exp(x))) over axes, without overflow; -inf of nothing.",
+    _logsumexp_gradient,
+    hostile=_LINES,
+)
 
 
 def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> Any:
@@ -191,23 +198,26 @@ def _argmax_infer(x: Spec, axis: int, keepdims: bool) -> Spec:
     return Spec(shape, dtypes.i64)
 
 
+def _argmax_sample(make: Any, axis: int, keepdims: bool = False, note: str = "") -> Sample:
+    return Sample(lambda r: (make(r),), {"axis": axis, "keepdims": keepdims}, note=note)
+
+
 _argmax = define(
     "argmax",
     attrs={"axis": int, "keepdims": bool},
     infer=_argmax_infer,
     gradient=NoGradient("an index has no slope"),
     samples=[
-        Sample(lambda r: (r.permutation(15.0 * np.arange(15)).reshape(3, 5),), {"axis": 1, "keepdims": False}),
-        Sample(lambda r: (r.permutation(24.0 * np.arange(24)).reshape(2, 3, 4),), {"axis": 0, "keepdims": True}),
-        Sample(lambda r: (np.array([[1.0, 3, 3, 0], [2, 2, 2, 2]]),), {"axis": 1, "keepdims": False}, note="ties"),
-        Sample(lambda r: (np.array([[-INF, -INF], [1.0, NAN], [-INF, INF]]),), {"axis": 1, "keepdims": False},
-               note="hostile"),
-        Sample(lambda r: (np.zeros((0, 3)),), {"axis": 1, "keepdims": False}, note="empty"),
-        Sample(lambda r: (np.array([3, 9, 9], np.int32),), {"axis": 0, "keepdims": False}),
+        _argmax_sample(lambda r: r.permutation(15.0 * np.arange(15)).reshape(3, 5), 1),
+        _argmax_sample(lambda r: r.permutation(24.0 * np.arange(24)).reshape(2, 3, 4), 0, keepdims=True),
+        _argmax_sample(lambda r: np.array([[1.0, 3, 3, 0], [2, 2, 2, 2]]), 1, note="ties"),
+        _argmax_sample(lambda r: np.array([[-INF, -INF], [1.0, NAN], [-INF, INF]]), 1, note="hostile"),
+        _argmax_sample(lambda r: np.zeros((0, 3)), 1, note="empty"),
+        _argmax_sample(lambda r: np.array([3, 9, 9], np.int32), 0),
     ],
     tolerance=dict.fromkeys(dtypes.FLOATS, 0.0),
     doc="The index of the first largest along an axis; NaN counts as largest.",
-)  # fmt: skip
+)
 
 
 def argmax(x: Any, axis: int = -1, keepdims: bool = False) -> Any:

@@ -222,8 +222,8 @@ def _planes(x: Node, c: Node, s: Node, interleaved: bool) -> tuple[Any, ...]:
 
 def _composed(x: Node, cos: Node, sin: Node, interleaved: bool) -> Any:
     a, b, rest, c, s = _planes(x, cos, sin, interleaved)
-    turned = (sub(mul(a, c), mul(b, s)), add(mul(b, c), mul(a, s)))
-    return _join(*(cast(t, x.dtype) for t in turned), rest, interleaved)
+    first, second = sub(mul(a, c), mul(b, s)), add(mul(b, c), mul(a, s))
+    return _join(cast(first, x.dtype), cast(second, x.dtype), rest, interleaved)
 
 
 def _gradient(ctx: GradientContext) -> list[Node | None]:
@@ -268,7 +268,7 @@ _rope = define(
 
 
 def rope(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
-    """Rotates the first 2d elements of `x` [..., T, H, D] by the angles whose `cos` and `sin` are f32 [..., T, d].
+    """Rotates the first 2d elements of `x` [..., T, H, D] by angles given as `cos` and `sin` f32 [..., T, d].
 
     Plane i is elements (i, i + d), or (2i, 2i + 1) if `interleaved`; elements from 2d on pass. The table
     may lack leading axes of `x`.

@@ -21,7 +21,7 @@ EXACT = {dtypes.f32: 0.0, dtypes.f16: 0.0, dtypes.bf16: 0.0, dtypes.f64: 0.0}
 
 
 def tolerance(single: float) -> dict[DType, float]:
-    """Tolerances from float32's: relative to 1 + |expected|. Half precisions are one rounding of the output."""
+    """Tolerances from float32's, relative to 1 + |expected|. Half precisions round the output once."""
     return {dtypes.f32: single, dtypes.f16: 1e-3, dtypes.bf16: 8e-3, dtypes.f64: 1e-12}
 
 

@@ -32,7 +32,7 @@ class NumpyBackend(Backend):
         sizes: Mapping[str, int] | None = None,
         exact: bool = False,
     ) -> NumpyProgram:
-        """As `Backend.compile`. With `exact` no result is rounded to its dtype: floats come and go in float64."""
+        """As `Backend.compile`. With `exact` nothing is rounded: floats come and go in float64."""
         return NumpyProgram(expand(graph, self.supports), weights, state or {}, sizes or {}, exact)
 
     def from_numpy(self, array: Any, dtype: DType) -> Any:

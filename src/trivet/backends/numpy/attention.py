@@ -1,8 +1,8 @@
-"""Attention and the paged cache. One head and a chunk of queries at a time: never T×S for all heads at once."""
+"""Attention and the paged cache: a head and a chunk of queries at a time, never T×S for all heads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -166,7 +166,7 @@ def paged_attention(
     return o
 
 
-LOWERINGS = {
+LOWERINGS: dict[str, Callable[..., Any]] = {
     "attention": attention,
     "attention_backward": attention_backward,
     "kv_append": kv_append,

@@ -31,7 +31,7 @@ def rounded(value: Any, dtype: DType) -> Any:
 
 
 class NumpyProgram:
-    """A graph, ready to run. With `exact` no result is rounded, and any float input may be given in float64."""
+    """A graph, ready to run. With `exact` no result is rounded, and float inputs may be given in float64."""
 
     def __init__(
         self,
@@ -120,7 +120,9 @@ class NumpyProgram:
                 raise InputError(f"[compile] the graph has the weight {name!r}, and no weights were given")
             raw = np.asarray(self._find(name))
             if node.dtype.is_packed:
-                raw = blocks.dequantize(raw.reshape(-1), node.dtype, node.shape).astype(np.float64)
+                raw = blocks.dequantize(raw.reshape(-1), node.dtype, _resolved(node.shape, {})).astype(
+                    np.float64
+                )
             bind({}, node, raw.shape)
             self._weights[name] = widen(raw, node.dtype)
         return self._weights[name]

@@ -1,178 +1,17 @@
 // Attention over contiguous sequences, [B, T, H, D], forward and backward. Memory grows with T, never T x S.
-//
-// Query i stands at position i + (S - T). What it sees is one interval of keys: up to its own position if
-// causal, from window - 1 before it if there is a window, and below the sequence's key length. Tiles that
-// nobody in a block sees are not visited.
+// Tiles of keys that nobody in a block of queries sees are not visited.
 //
 // Both directions first copy keys and values into tiles, keys stood on end (attention_tile.h). The backward
-// pass then makes every tile of scores twice: by queries for dq, and by keys, on their side, for dk and dv.
-// That costs two products in seven, and buys sums whose order nothing but their own row decides.
-#include "kernels/attention_block.h"
+// pass walks pairs of tiles, queries by keys. Sums of dq take keys in order, those of dk and dv query heads
+// and then queries in order, whoever makes them: one thread per key head, where there are heads enough, or
+// else threads that make the scores of a pair twice, once for dq and once for dk and dv. The bits are the
+// same.
+#include "kernels/attention_problem.h"
 
 namespace tv::TV_ISA {
 namespace {
 
 constexpr int kBlockRows = 48;  // query rows that share the keys of a tile in the forward pass
-
-struct Interval {
-  int64_t begin, end;
-};
-
-// Inputs and attributes that forward and backward share.
-struct Problem {
-  int64_t batch, queries, keys, heads, kv_heads, group, depth, width;
-  const float *q, *k, *v, *slopes;
-  const int32_t* lengths;
-  float scale;
-  bool causal;
-  int64_t window;
-  Shaping shaping;
-
-  int64_t offset() const { return keys - queries; }
-  int64_t length(int64_t b) const {
-    if (!lengths) return keys;
-    return lengths[b] < 0 ? 0 : lengths[b] < keys ? lengths[b] : keys;
-  }
-  Interval keys_of(int64_t b, int64_t query) const {
-    const int64_t position = query + offset();
-    Interval i{0, length(b)};
-    if (causal && position + 1 < i.end) i.end = position + 1;
-    if (window > 0 && position - window + 1 > 0) i.begin = position - window + 1;
-    return i;
-  }
-  Interval queries_of(int64_t b, int64_t key) const {
-    if (key >= length(b)) return {0, 0};
-    Interval i{0, queries};
-    if (causal && key - offset() > 0) i.begin = key - offset();
-    if (window > 0 && window < queries - key + offset()) i.end = key - offset() + window;
-    return i;
-  }
-};
-
-// `first` is the place of q among the inputs; key lengths and slopes follow `fixed` inputs.
-Problem make_problem(const Call& call, int first, int fixed) {
-  const View &q = call.in[first], &k = call.in[first + 1], &v = call.in[first + 2];
-  Problem p;
-  p.batch = q.shape[0], p.queries = q.shape[1], p.heads = q.shape[2], p.depth = q.shape[3];
-  p.keys = k.shape[1], p.kv_heads = k.shape[2], p.width = v.shape[3];
-  p.group = p.heads / p.kv_heads;
-  p.q = q.as<float>(), p.k = k.as<float>(), p.v = v.as<float>();
-  const bool lengths = call.attrs->i64("lengths", 0) != 0, alibi = call.attrs->i64("alibi", 0) != 0;
-  p.lengths = lengths ? call.in[fixed].as<int32_t>() : nullptr;
-  p.slopes = alibi ? call.in[fixed + lengths].as<float>() : nullptr;
-  p.scale = static_cast<float>(call.attrs->f64("scale"));
-  p.causal = call.attrs->i64("causal", 0) != 0;
-  // Wider than any distance is no window, and keeps sums of positions from overflowing.
-  p.window = call.attrs->i64("window", 0);
-  if (p.window > p.keys + p.queries) p.window = 0;
-  p.shaping = {static_cast<float>(call.attrs->f64("softcap", 0.0)), alibi};
-  return p;
-}
-
-void check_lengths(const Call& call, const Problem& p) {
-  for (int64_t b = 0; p.lengths && b < p.batch; ++b)
-    if (p.lengths[b] < 0 || p.lengths[b] > p.keys) call.bad_index();
-}
-
-void demand_problem(const Call& call, int first, int fixed) {
-  const View &q = call.in[first], &k = call.in[first + 1], &v = call.in[first + 2];
-  demand_rank(call, "q", q, 4, 4);
-  demand_rank(call, "k", k, 4, 4);
-  demand_rank(call, "v", v, 4, 4);
-  const int64_t keys[] = {q.shape[0], k.shape[1], k.shape[2], q.shape[3]};
-  demand_shape(call, "k", k, keys, 4);
-  const int64_t values[] = {q.shape[0], k.shape[1], k.shape[2], v.shape[3]};
-  demand_shape(call, "v", v, values, 4);
-  if (k.shape[2] < 1 || q.shape[2] % k.shape[2] != 0)
-    fail(Status::shape, "[%s] q has shape %s: its heads are no multiple of k's %lld", call.op, show(q).chars,
-         static_cast<long long>(k.shape[2]));
-  const bool lengths = call.attrs->i64("lengths", 0) != 0, alibi = call.attrs->i64("alibi", 0) != 0;
-  if (call.n_in != fixed + lengths + alibi)
-    fail(Status::bad_plan, "[%s] got %d inputs, wanted %d with lengths %d and alibi %d", call.op, call.n_in,
-         fixed + lengths + alibi, lengths, alibi);
-  const DType lengths_dtype = lengths ? call.in[fixed].dtype : DType::i32;
-  if (lengths_dtype != DType::i32 || (alibi && call.in[fixed + lengths].dtype != DType::f32))
-    fail(Status::dtype, "[%s] key_lengths must be i32 and slopes f32", call.op);
-  if (lengths) demand_vector(call, "key_lengths", call.in[fixed], q.shape[0]);
-  demand_scoring(call, alibi ? &call.in[fixed + lengths] : nullptr, q.shape[2]);
-}
-
-bool accepts(const DType* in, int n_in, int fixed, const DType* out, int n_out) {
-  for (int i = 0; i < n_in; ++i)
-    if (in[i] != DType::f32 && (i != fixed || in[i] != DType::i32)) return false;
-  for (int i = 0; i < n_out; ++i)
-    if (out[i] != DType::f32) return false;
-  return n_in >= fixed && n_in <= fixed + 2;
-}
-
-// --- tiles ------------------------------------------------------------------------------------------------
-
-// One input, [B, N, heads, depth], as tiles of 64 members of one head, past N zero: on end and as rows.
-struct Tiles {
-  const float* from;
-  int64_t members, heads, depth, padded, tiles;
-  float scale;
-  float* columns = nullptr;  // [B, heads, tiles, depth, 64]
-  float* rows = nullptr;     // [B, heads, tiles, 64, padded]
-
-  Tiles(const float* x, int64_t n, int64_t h, int64_t d, float s = 1)
-      : from(x),
-        members(n),
-        heads(h),
-        depth(d),
-        padded(round_up(d, kChunk)),
-        tiles(round_up(n, kTile) / kTile),
-        scale(s) {}
-  void take(Carver& carver, int64_t batch, bool with_columns, bool with_rows) {
-    const int64_t n = batch * heads * tiles * kTile;
-    if (with_columns) columns = carver.take<float>(n * depth);
-    if (with_rows) rows = carver.take<float>(n * padded);
-  }
-  int64_t index(int64_t b, int64_t head, int64_t tile) const { return (b * heads + head) * tiles + tile; }
-  float* tile_columns(int64_t index) const { return columns + index * depth * kTile; }
-  float* tile_rows(int64_t index) const { return rows + index * kTile * padded; }
-  Columns<float> on_end(int64_t index) const {
-    const float* at = tile_columns(index);
-    return {{at, at + kChunk, at + 2 * kChunk, at + 3 * kChunk}, kTile};
-  }
-  Rows<float> as_rows(int64_t index) const {
-    const float* at = tile_rows(index);
-    const int64_t step = kChunk * padded;
-    return {{at, at + step, at + 2 * step, at + 3 * step}, padded};
-  }
-  void pack(int64_t b, int64_t head, int64_t tile) const;
-};
-
-void Tiles::pack(int64_t b, int64_t head, int64_t tile) const {
-  const int64_t at = index(b, head, tile), first = tile * kTile;
-  const int64_t count = members - first < kTile ? members - first : kTile;
-  const float* x = from + ((b * members + first) * heads + head) * depth;
-  if (columns) {
-    float* to = tile_columns(at);
-    if (count < kTile) __builtin_memset(to, 0, sizeof(float) * depth * kTile);
-    for (int64_t d = 0; d < depth; ++d)
-      for (int64_t j = 0; j < count; ++j) to[d * kTile + j] = x[j * heads * depth + d] * scale;
-  }
-  if (rows) {
-    float* to = tile_rows(at);
-    if (count < kTile || depth < padded) __builtin_memset(to, 0, sizeof(float) * kTile * padded);
-    for (int64_t j = 0; j < count; ++j)
-      for (int64_t d = 0; d < depth; ++d) to[j * padded + d] = x[j * heads * depth + d] * scale;
-  }
-}
-
-struct KeyTile {
-  Columns<float> k;
-  Rows<float> v;
-};
-
-struct TileSource {
-  const Tiles &k, &v;
-  int64_t first;  // index of the head's tile 0
-  KeyTile tile(int64_t origin) const {
-    return {k.on_end(first + origin / kTile), v.as_rows(first + origin / kTile)};
-  }
-};
 
 // --- attention --------------------------------------------------------------------------------------------
 // All f32 but key_lengths i32. Error of o: 2e-6 of the largest |v| it weighs for scores up to about 30, plus
@@ -233,7 +72,7 @@ void fill_block(const Problem& p, int64_t b, int64_t kv_head, int64_t first, int
       for (int64_t d = 0; d < p.depth; ++d) block.q[r * p.depth + d] = q[d] * p.scale;
       block.begin[r] = seen.begin, block.end[r] = seen.end;
       block.position[r] = i + p.offset();
-      block.slope[r] = p.slopes ? p.slopes[head] : 0;
+      block.slope[r] = p.slope(head);
     }
   }
 }
@@ -266,7 +105,7 @@ void forward_run(const Call& call) {
       const int64_t at = (b * p.queries + first + r / p.group) * p.heads + kv_head * p.group + r % p.group;
       const float sum = block.total.sum[r];
       write_row(block.total.out + r * block.padded, sum, o + at * p.width, p.width);
-      lse[at] = sum == 0 ? -kInfinity : block.total.top[r] + lane_zero(log(broadcast(sum)));
+      lse[at] = sum == 0 ? -kInfinity : block.total.top[r] * kLn2 + lane_zero(log(broadcast(sum)));
     }
   });
 }
@@ -293,25 +132,26 @@ void backward_check(const Call& call) {
 
 struct Backward {
   Tiles q, k, v, g;
-  float *lse, *delta;  // [B, H, queries in whole tiles]; delta = g . o
+  float* dq;           // [B, H, tiles, 64, q.padded], not yet times the scale
+  float *lse, *delta;  // [B, H, tiles, 64]; lse times log2(e); delta = g . o
   char* slots;
   size_t slot_bytes;
 };
 
-// One thread's tile of scores, which become dscores, and of weights; and sums of up to 64 rows.
+// One thread's pair of tiles: scores, which become dscores, and g.v, which becomes weights; the intervals
+// that queries see of the keys and that see keys of the queries; and sums over a tile of keys.
 struct Workspace {
-  float *scores, *weights, *narrow, *wide;  // [64][64] twice, [64][q.padded], [64][g.padded]
-  int32_t *from, *to;
+  float *scores, *weights, *dk, *dv;  // [64][64] twice, [64][k.padded], [64][v.padded]
+  int32_t *from, *to, *seen_from, *seen_to;
 };
 
 Workspace workspace_of(const Backward& w, Carver& carver) {
   Workspace s;
   s.scores = carver.take<float>(kTile * kTile);
   s.weights = carver.take<float>(kTile * kTile);
-  s.narrow = carver.take<float>(kTile * w.q.padded);
-  s.wide = carver.take<float>(kTile * w.g.padded);
-  s.from = carver.take<int32_t>(kTile);
-  s.to = carver.take<int32_t>(kTile);
+  s.dk = carver.take<float>(kTile * w.k.padded);
+  s.dv = carver.take<float>(kTile * w.v.padded);
+  for (int32_t** list : {&s.from, &s.to, &s.seen_from, &s.seen_to}) *list = carver.take<int32_t>(kTile);
   return s;
 }
 
@@ -323,9 +163,14 @@ Backward make_backward(const Call& call, const Problem& p, Carver& carver) {
              nullptr,
              nullptr,
              nullptr,
+             nullptr,
              0};
-  for (Tiles* t : {&w.q, &w.k, &w.v, &w.g}) t->take(carver, p.batch, true, true);
+  w.q.take(carver, p.batch, false, true);
+  w.k.take(carver, p.batch, true, true);
+  w.v.take(carver, p.batch, true, false);
+  w.g.take(carver, p.batch, false, true);
   const int64_t n = p.batch * p.heads * w.q.tiles * kTile;
+  w.dq = carver.take<float>(n * w.q.padded);
   w.lse = carver.take<float>(n), w.delta = carver.take<float>(n);
   Carver one{nullptr};
   workspace_of(w, one);
@@ -351,25 +196,25 @@ float dot(const float* a, const float* b, int64_t n) {
   return reduce_add(sum);
 }
 
+void clear_rows(float* to, int64_t floats) { __builtin_memset(to, 0, sizeof(float) * floats); }
+
 void pack_queries(const Call& call, const Problem& p, const Backward& w, int64_t b, int64_t head,
                   int64_t tile) {
   w.q.pack(b, head, tile);
   w.g.pack(b, head, tile);
   const float *g = call.in[0].as<float>(), *o = call.in[4].as<float>(), *lse = call.in[5].as<float>();
   const int64_t base = w.q.index(b, head, tile) * kTile;
-  for (int64_t i = 0; i < kTile; ++i) {
-    const int64_t query = tile * kTile + i, at = (b * p.queries + query) * p.heads + head;
-    const bool there = query < p.queries;
-    w.lse[base + i] = there ? lse[at] : 0;
-    w.delta[base + i] = there ? dot(g + at * p.width, o + at * p.width, p.width) : 0;
+  clear_rows(w.dq + base * w.q.padded, kTile * w.q.padded);
+  for (int64_t i = 0; i < kTile && tile * kTile + i < p.queries; ++i) {
+    const int64_t at = (b * p.queries + tile * kTile + i) * p.heads + head;
+    w.lse[base + i] = lse[at] * kLog2e;
+    w.delta[base + i] = dot(g + at * p.width, o + at * p.width, p.width);
   }
 }
 
-// A row of scores q.k and of products g.v becomes dscores and weights. Lanes are keys, with one lse and
-// delta, or queries, with one per lane. `distance` is key - query at lane 0.
-template <bool kLanesAreQueries>
-void differentiate_row(float* s, float* dw, int from, int to, const float* lse, const float* delta,
-                       const Shaping& shaping, float slope, float distance) {
+// A row of scores q.k and of products g.v becomes dscores and weights. `distance` is key 0 - query.
+void differentiate_row(float* s, float* dw, int from, int to, float lse, float delta, const Shaping& shaping,
+                       float slope, float distance) {
   const F32 one = broadcast(1.0f);
   for (int lane = from / kLanes * kLanes; lane < to; lane += kLanes) {
     F32 x = load(s + lane), gain = one;
@@ -378,100 +223,86 @@ void differentiate_row(float* s, float* dw, int from, int to, const float* lse, 
       x = broadcast(shaping.softcap) * t;
       gain = one - t * t;
     }
-    if (shaping.alibi) {
-      const F32 along = load(kLaneNumbers) + broadcast(static_cast<float>(lane));
-      x = fma(broadcast(slope), kLanesAreQueries ? broadcast(distance) - along : broadcast(distance) + along,
-              x);
-    }
-    const F32 weight = exp_weight(x - (kLanesAreQueries ? load(lse + lane) : broadcast(*lse)));
-    const F32 less = kLanesAreQueries ? load(delta + lane) : broadcast(*delta);
-    store(s + lane, weight * (load(dw + lane) - less) * gain);
+    if (shaping.alibi)
+      x = fma(broadcast(slope), load(kLaneNumbers) + broadcast(distance + static_cast<float>(lane)), x);
+    const F32 weight = exp2_weight(x - broadcast(lse));
+    store(s + lane, weight * (load(dw + lane) - broadcast(delta)) * gain);
     store(dw + lane, weight);
   }
 }
 
-void zero_rows(float* to, int64_t n) { __builtin_memset(to, 0, sizeof(float) * n); }
-
-// Sets a workspace's intervals within the tile at `origin`; returns their union.
+// Intervals within the tile at `origin`; returns whether any is not empty.
 template <class F>
-Interval within_tile(int rows, int64_t origin, const Workspace& s, F interval_of) {
-  Interval all{kTile, 0};
+bool within_tile(int rows, int64_t origin, int32_t* from, int32_t* to, F interval_of) {
+  bool any_seen = false;
   for (int r = 0; r < rows; ++r) {
     const Interval i = interval_of(r);
-    const int64_t from = i.begin < origin ? 0 : i.begin - origin,
-                  to = i.end - origin < kTile ? i.end - origin : kTile;
-    s.from[r] = from < to ? static_cast<int32_t>(from) : 0;
-    s.to[r] = from < to ? static_cast<int32_t>(to) : 0;
-    if (from >= to) continue;
-    if (from < all.begin) all.begin = from;
-    if (to > all.end) all.end = to;
+    const int64_t low = i.begin < origin ? 0 : i.begin - origin;
+    const int64_t high = i.end - origin < kTile ? i.end - origin : kTile;
+    from[r] = low < high ? static_cast<int32_t>(low) : 0;
+    to[r] = low < high ? static_cast<int32_t>(high) : 0;
+    any_seen = any_seen || low < high;
   }
-  return all;
+  return any_seen;
 }
 
-// dq of one tile of queries of one head: keys in order.
-void queries_backward(const Problem& p, const Backward& w, const Workspace& s, int64_t b, int64_t head,
-                      int64_t tile, float* dq) {
-  const int64_t first = tile * kTile, at = w.q.index(b, head, tile);
-  const int rows = static_cast<int>(p.queries - first < kTile ? p.queries - first : kTile);
-  const float slope = p.slopes ? p.slopes[head] : 0;
-  zero_rows(s.narrow, kTile * w.q.padded);
-  for (int64_t k_tile = 0; k_tile < w.k.tiles; ++k_tile) {
-    const int64_t origin = k_tile * kTile, other = w.k.index(b, head / p.group, k_tile);
-    const Interval in = within_tile(rows, origin, s, [&](int r) { return p.keys_of(b, first + r); });
-    if (in.begin >= in.end) continue;
-    const int low = static_cast<int>(in.begin), high = static_cast<int>(in.end);
-    dots(rows, w.q.tile_rows(at), w.q.padded, w.k.on_end(other), p.depth, low, high, s.scores);
-    dots(rows, w.g.tile_rows(at), w.g.padded, w.v.on_end(other), p.width, low, high, s.weights);
-    for (int r = 0; r < rows; ++r) {
-      const float distance = static_cast<float>(origin - (first + r + p.offset()));
-      differentiate_row<false>(s.scores + r * kTile, s.weights + r * kTile, s.from[r], s.to[r],
-                               w.lse + at * kTile + r, w.delta + at * kTile + r, p.shaping, slope, distance);
-    }
-    add_rows(rows, s.scores, s.from, s.to, w.k.as_rows(other), w.k.padded, s.narrow, w.k.padded);
-  }
-  for (int r = 0; r < rows; ++r) {
-    float* to = dq + ((b * p.queries + first + r) * p.heads + head) * p.depth;
-    for (int64_t d = 0; d < p.depth; ++d) to[d] = s.narrow[r * w.q.padded + d] * p.scale;
-  }
+struct Pair {
+  int64_t b, head, q_tile, k_tile;
+};
+
+// One pair of tiles: adds to dq if `for_queries`, and to the workspace's dk and dv if `for_keys`.
+void add_pair(const Problem& p, const Backward& w, const Workspace& s, const Pair& pair, bool for_queries,
+              bool for_keys) {
+  const int64_t first_query = pair.q_tile * kTile, first_key = pair.k_tile * kTile;
+  const int queries = static_cast<int>(p.queries - first_query < kTile ? p.queries - first_query : kTile);
+  const int keys = static_cast<int>(p.keys - first_key < kTile ? p.keys - first_key : kTile);
+  if (!within_tile(queries, first_key, s.from, s.to,
+                   [&](int r) { return p.keys_of(pair.b, first_query + r); }))
+    return;
+  const int64_t q = w.q.index(pair.b, pair.head, pair.q_tile);
+  const int64_t k = w.k.index(pair.b, pair.head / p.group, pair.k_tile);
+  dots(queries, w.q.tile_rows(q), w.q.padded, w.k.on_end(k), p.depth, s.from, s.to, s.scores);
+  dots(queries, w.g.tile_rows(q), w.g.padded, w.v.on_end(k), p.width, s.from, s.to, s.weights);
+  for (int r = 0; r < queries; ++r)
+    differentiate_row(s.scores + r * kTile, s.weights + r * kTile, s.from[r], s.to[r], w.lse[q * kTile + r],
+                      w.delta[q * kTile + r], p.shaping, p.slope(pair.head),
+                      static_cast<float>(first_key - (first_query + r + p.offset())));
+  if (for_queries)
+    add_rows(queries, s.scores, s.from, s.to, w.k.as_rows(k), w.k.padded, w.dq + q * kTile * w.q.padded,
+             w.q.padded);
+  if (!for_keys) return;
+  within_tile(keys, first_query, s.seen_from, s.seen_to,
+              [&](int r) { return p.queries_of(pair.b, first_key + r); });
+  add_rows<true>(keys, s.weights, s.seen_from, s.seen_to, w.g.as_rows(q), w.g.padded, s.dv, w.v.padded);
+  add_rows<true>(keys, s.scores, s.seen_from, s.seen_to, w.q.as_rows(q), w.q.padded, s.dk, w.k.padded);
 }
 
-// dk and dv of one tile of keys of one head: its query heads in order, their queries in order.
-void keys_backward(const Problem& p, const Backward& w, const Workspace& s, int64_t b, int64_t kv_head,
-                   int64_t tile, float* dk, float* dv) {
-  const int64_t first = tile * kTile, at = w.k.index(b, kv_head, tile);
-  const int rows = static_cast<int>(p.keys - first < kTile ? p.keys - first : kTile);
-  zero_rows(s.narrow, kTile * w.k.padded);
-  zero_rows(s.wide, kTile * w.v.padded);
-  for (int64_t i = 0; i < p.group * w.q.tiles; ++i) {
-    const int64_t head = kv_head * p.group + i / w.q.tiles, origin = i % w.q.tiles * kTile;
-    const int64_t other = w.q.index(b, head, i % w.q.tiles);
-    const Interval in = within_tile(rows, origin, s, [&](int r) { return p.queries_of(b, first + r); });
-    if (in.begin >= in.end) continue;
-    const int low = static_cast<int>(in.begin), high = static_cast<int>(in.end);
-    dots(rows, w.k.tile_rows(at), w.k.padded, w.q.on_end(other), p.depth, low, high, s.scores);
-    dots(rows, w.v.tile_rows(at), w.v.padded, w.g.on_end(other), p.width, low, high, s.weights);
-    const float slope = p.slopes ? p.slopes[head] : 0;
-    for (int r = 0; r < rows; ++r) {
-      const float distance = static_cast<float>(first + r - (origin + p.offset()));
-      differentiate_row<true>(s.scores + r * kTile, s.weights + r * kTile, s.from[r], s.to[r],
-                              w.lse + other * kTile, w.delta + other * kTile, p.shaping, slope, distance);
-    }
-    add_rows(rows, s.weights, s.from, s.to, w.g.as_rows(other), w.g.padded, s.wide, w.g.padded);
-    add_rows(rows, s.scores, s.from, s.to, w.q.as_rows(other), w.q.padded, s.narrow, w.q.padded);
-  }
-  for (int r = 0; r < rows; ++r) {
-    const int64_t row = (b * p.keys + first + r) * p.kv_heads + kv_head;
-    __builtin_memcpy(dk + row * p.depth, s.narrow + r * w.k.padded, sizeof(float) * p.depth);
-    __builtin_memcpy(dv + row * p.width, s.wide + r * w.v.padded, sizeof(float) * p.width);
+// dk and dv of one tile of keys of one head; on the way, if `for_queries`, what these keys give dq.
+void keys_backward(const Call& call, const Problem& p, const Backward& w, const Workspace& s, int64_t b,
+                   int64_t kv_head, int64_t k_tile, bool for_queries) {
+  clear_rows(s.dk, kTile * w.k.padded);
+  clear_rows(s.dv, kTile * w.v.padded);
+  for (int64_t head = kv_head * p.group; head < (kv_head + 1) * p.group; ++head)
+    for (int64_t q_tile = 0; q_tile < w.q.tiles; ++q_tile)
+      add_pair(p, w, s, {b, head, q_tile, k_tile}, for_queries, true);
+  for (int64_t r = 0; r < kTile && k_tile * kTile + r < p.keys; ++r) {
+    const int64_t row = (b * p.keys + k_tile * kTile + r) * p.kv_heads + kv_head;
+    float *dk = call.out[1].as<float>() + row * p.depth, *dv = call.out[2].as<float>() + row * p.width;
+    for (int64_t d = 0; d < p.depth; ++d) dk[d] = s.dk[r * w.k.padded + d] * kLn2;
+    __builtin_memcpy(dv, s.dv + r * w.v.padded, sizeof(float) * p.width);
   }
 }
 
-void backward_run(const Call& call) {
-  const Problem p = make_problem(call, 1, kBackwardInputs);
-  check_lengths(call, p);
-  Carver carver{static_cast<char*>(call.scratch)};
-  const Backward w = make_backward(call, p, carver);
+void write_queries(const Call& call, const Problem& p, const Backward& w, int64_t b, int64_t head,
+                   int64_t q_tile) {
+  const float* from = w.dq + w.q.index(b, head, q_tile) * kTile * w.q.padded;
+  for (int64_t r = 0; r < kTile && q_tile * kTile + r < p.queries; ++r) {
+    float* to = call.out[0].as<float>() + ((b * p.queries + q_tile * kTile + r) * p.heads + head) * p.depth;
+    for (int64_t d = 0; d < p.depth; ++d) to[d] = from[r * w.q.padded + d] * (p.scale * kLn2);
+  }
+}
+
+void pack_all(const Call& call, const Problem& p, const Backward& w) {
   const int64_t query_tiles = p.batch * p.heads * w.q.tiles, key_tiles = p.batch * p.kv_heads * w.k.tiles;
   each_item(*call.pool, query_tiles + key_tiles, [&](int64_t item, int64_t) {
     if (item < query_tiles) {
@@ -482,18 +313,43 @@ void backward_run(const Call& call) {
     w.k.pack(n / p.kv_heads, n % p.kv_heads, tile);
     w.v.pack(n / p.kv_heads, n % p.kv_heads, tile);
   });
-  // Keys first: an item of theirs is the longer one.
-  each_item(*call.pool, query_tiles + key_tiles, [&](int64_t item, int64_t slot) {
+}
+
+void backward_run(const Call& call) {
+  const Problem p = make_problem(call, 1, kBackwardInputs);
+  check_lengths(call, p);
+  Carver carver{static_cast<char*>(call.scratch)};
+  const Backward w = make_backward(call, p, carver);
+  pack_all(call, p, w);
+  const auto workspace = [&](int64_t slot) {
     Carver own{w.slots + slot * w.slot_bytes};
-    const Workspace s = workspace_of(w, own);
+    return workspace_of(w, own);
+  };
+  const int64_t pairs = p.batch * p.kv_heads, threads = call.pool->size();
+  // Five products per pair on the threads that get a head, or seven on all threads.
+  const bool whole_heads = 5 * (pairs + threads - 1) / threads * threads <= 7 * pairs;
+  const int64_t key_tiles = pairs * w.k.tiles, query_tiles = p.batch * p.heads * w.q.tiles;
+  if (whole_heads) {
+    each_item(*call.pool, pairs, [&](int64_t item, int64_t slot) {
+      const int64_t b = item / p.kv_heads, kv_head = item % p.kv_heads;
+      for (int64_t k_tile = 0; k_tile < w.k.tiles; ++k_tile)
+        keys_backward(call, p, w, workspace(slot), b, kv_head, k_tile, true);
+      for (int64_t i = 0; i < p.group * w.q.tiles; ++i)
+        write_queries(call, p, w, b, kv_head * p.group + i / w.q.tiles, i % w.q.tiles);
+    });
+    return;
+  }
+  // Keys first: an item of theirs is the longer one.
+  each_item(*call.pool, key_tiles + query_tiles, [&](int64_t item, int64_t slot) {
     if (item < key_tiles) {
       const int64_t n = item / w.k.tiles;
-      return keys_backward(p, w, s, n / p.kv_heads, n % p.kv_heads, item % w.k.tiles, call.out[1].as<float>(),
-                           call.out[2].as<float>());
+      return keys_backward(call, p, w, workspace(slot), n / p.kv_heads, n % p.kv_heads, item % w.k.tiles,
+                           false);
     }
-    const int64_t n = (item - key_tiles) / w.q.tiles;
-    queries_backward(p, w, s, n / p.heads, n % p.heads, (item - key_tiles) % w.q.tiles,
-                     call.out[0].as<float>());
+    const int64_t n = (item - key_tiles) / w.q.tiles, q_tile = (item - key_tiles) % w.q.tiles;
+    for (int64_t k_tile = 0; k_tile < w.k.tiles; ++k_tile)
+      add_pair(p, w, workspace(slot), {n / p.heads, n % p.heads, q_tile, k_tile}, true, false);
+    write_queries(call, p, w, n / p.heads, n % p.heads, q_tile);
   });
 }
 

@@ -1,6 +1,6 @@
 // Online softmax for a block of query rows that share their keys, used by attention and paged_attention.
 //
-// Keys are taken in tiles of 64 at absolute positions, tiles in order. Every 256 keys, again at absolute
+// Keys are taken in tiles of 64 at absolute positions, tiles in order. Every 512 keys, again at absolute
 // positions, a row's running (top, sum, out) is closed and folded into its total, segments in order. So
 // segments may be computed at once by different threads, or one after another, with the same bits; and a
 // row's bits do not depend on which rows stand beside it.
@@ -12,7 +12,7 @@
 namespace tv::TV_ISA {
 namespace {
 
-constexpr int64_t kSegment = 256;
+constexpr int64_t kSegment = 512;
 constexpr float kInfinity = __builtin_inff();
 
 // The attributes scale, softcap, window and alibi, and the slopes, which come exactly with alibi.
@@ -28,7 +28,7 @@ inline void demand_scoring(const Call& call, const View* slopes, int64_t heads) 
   if (slopes) demand_vector(call, "slopes", *slopes, heads);
 }
 
-// The state of one softmax-weighted sum per row: out / sum, with weights exp(score - top).
+// The state of one softmax-weighted sum per row: out / sum, with weights 2^(score - top).
 struct Running {
   float* top;
   float* sum;
@@ -38,7 +38,7 @@ struct Running {
 struct QueryBlock {
   int rows = 0;
   int64_t depth, width, padded;  // D, Dv, and Dv in whole vectors
-  float* q;                      // [rows][depth], times the scale
+  float* q;                      // [rows][depth], times the scale and log2(e)
   int64_t* begin;                // the keys a row sees: [begin, end), absolute
   int64_t* end;
   int64_t* position;
@@ -50,6 +50,7 @@ struct QueryBlock {
   float* lane_sums;  // [rows][kLanes]
   float* scores;     // [rows][kTile]
   float* decay;
+  float* share;
   int32_t* from;  // [begin, end) within the tile in hand
   int32_t* to;
 };
@@ -70,6 +71,7 @@ inline QueryBlock carve_block(Carver& carver, int max_rows, int64_t depth, int64
   b.lane_sums = carver.take<float>(static_cast<int64_t>(max_rows) * kLanes);
   b.scores = carver.take<float>(static_cast<int64_t>(max_rows) * kTile);
   b.decay = carver.take<float>(round_up(max_rows, kChunk));
+  b.share = carver.take<float>(round_up(max_rows, kChunk));
   b.from = carver.take<int32_t>(max_rows);
   b.to = carver.take<int32_t>(max_rows);
   return b;
@@ -82,14 +84,16 @@ inline void clear(const Running& state, int rows, int64_t padded) {
 
 // Shapes a row's scores, hides lanes outside [from, to), and returns the largest.
 inline float shape_row(float* s, int from, int to, const Shaping& shaping, float slope, float distance) {
+  const bool shaped = shaping.softcap != 0 || shaping.alibi;
   F32 top = broadcast(-kInfinity);
   for (int lane = from / kLanes * kLanes; lane < to; lane += kLanes) {
     F32 x = load(s + lane);
     if (shaping.softcap != 0) x = broadcast(shaping.softcap) * tanh(x / broadcast(shaping.softcap));
     if (shaping.alibi)
       x = fma(broadcast(slope), load(kLaneNumbers) + broadcast(distance + static_cast<float>(lane)), x);
-    if (lane < from || lane + kLanes > to) x = select(inside(lane, from, to), x, broadcast(-kInfinity));
-    store(s + lane, x);
+    const bool ragged = lane < from || lane + kLanes > to;
+    if (ragged) x = select(inside(lane, from, to), x, broadcast(-kInfinity));
+    if (ragged || shaped) store(s + lane, x);
     top = max(x, top);  // a NaN is passed over here and comes out of the exponential
   }
   return reduce_max(top);
@@ -101,7 +105,7 @@ inline void weigh_row(float* s, int from, int to, float top, float decay, float*
   const F32 reference = broadcast(top == -kInfinity ? 0.0f : top);
   F32 sum = zero();
   for (int lane = from / kLanes * kLanes; lane < to; lane += kLanes) {
-    const F32 w = exp_weight(load(s + lane) - reference);
+    const F32 w = exp2_weight(load(s + lane) - reference);
     store(s + lane, w);
     sum = sum + w;
   }
@@ -116,17 +120,12 @@ inline void scale_row(float* row, float by, int64_t padded) {
 template <class T>
 void attend_tile(QueryBlock& b, const Columns<T>& k, const Rows<T>& v, int64_t origin,
                  const Shaping& shaping) {
-  int low = kTile, high = 0;
   for (int r = 0; r < b.rows; ++r) {
     const int64_t from = b.begin[r] - origin, to = b.end[r] - origin;
     b.from[r] = static_cast<int32_t>(from < 0 ? 0 : from > kTile ? kTile : from);
     b.to[r] = static_cast<int32_t>(to > kTile ? kTile : to < b.from[r] ? b.from[r] : to);
-    if (b.from[r] == b.to[r]) continue;
-    if (b.from[r] < low) low = b.from[r];
-    if (b.to[r] > high) high = b.to[r];
   }
-  if (low >= high) return;
-  dots(b.rows, b.q, b.depth, k, b.depth, low, high, b.scores);
+  dots(b.rows, b.q, b.depth, k, b.depth, b.from, b.to, b.scores);
 
   Running& state = b.segment;
   for (int r = 0; r < b.rows; ++r) {
@@ -136,7 +135,7 @@ void attend_tile(QueryBlock& b, const Columns<T>& k, const Rows<T>& v, int64_t o
     const float top = shape_row(b.scores + r * kTile, b.from[r], b.to[r], shaping, b.slope[r], distance);
     if (top > state.top[r]) b.decay[r] = state.top[r] - top, state.top[r] = top;
   }
-  for (int r = 0; r < b.rows; r += kLanes) store(b.decay + r, exp_weight(load(b.decay + r)));
+  for (int r = 0; r < b.rows; r += kLanes) store(b.decay + r, exp2_weight(load(b.decay + r)));
   for (int r = 0; r < b.rows; ++r) {
     if (b.from[r] == b.to[r]) continue;
     weigh_row(b.scores + r * kTile, b.from[r], b.to[r], state.top[r], b.decay[r], b.lane_sums + r * kLanes);
@@ -145,7 +144,7 @@ void attend_tile(QueryBlock& b, const Columns<T>& k, const Rows<T>& v, int64_t o
   add_rows(b.rows, b.scores, b.from, b.to, v, b.width, state.out, b.padded);
 }
 
-// Keys [segment * 256, + 256): leaves the rows' own results in b.segment.
+// Keys [segment * 512, + 512): leaves the rows' own results in b.segment.
 template <class Source>
 void attend_segment(QueryBlock& b, Source& source, int64_t segment, const Shaping& shaping) {
   clear(b.segment, b.rows, b.padded);
@@ -165,17 +164,33 @@ void attend_segment(QueryBlock& b, Source& source, int64_t segment, const Shapin
   for (int r = 0; r < b.rows; ++r) b.segment.sum[r] = reduce_add(load(b.lane_sums + r * kLanes));
 }
 
-// Folds one row's segment (top, sum, out) into its total.
-inline void fold_row(float top, float sum, const float* out, float* total_top, float* total_sum,
-                     float* total_out, int64_t padded) {
-  if (sum == 0) return;  // nothing seen
-  const float highest = *total_sum == 0 || top > *total_top ? top : *total_top;
-  const F32 keep = *total_sum == 0 ? zero() : exp_weight(broadcast(*total_top - highest));
-  const F32 add = exp_weight(broadcast(top - highest));
+// A row's sum and out, each times its weight, added to its total.
+inline void mix_row(float keep, float add, float sum, const float* out, float* total_sum, float* total_out,
+                    int64_t padded) {
+  const F32 old_weight = broadcast(keep), new_weight = broadcast(add);
   for (int64_t e = 0; e < padded; e += kLanes)
-    store(total_out + e, fma(load(out + e), add, load(total_out + e) * keep));
-  *total_sum = lane_zero(fma(broadcast(sum), add, broadcast(*total_sum) * keep));
-  *total_top = highest;
+    store(total_out + e, fma(load(out + e), new_weight, load(total_out + e) * old_weight));
+  *total_sum = sum * add + *total_sum * keep;
+}
+
+// Folds the segments of `rows` rows into their totals; keep and share are room for as many floats.
+inline void fold(int rows, const Running& from, const Running& total, int64_t padded, float* keep,
+                 float* share) {
+  for (int r = 0; r < rows; ++r) {
+    const float old_top = total.sum[r] == 0 ? -kInfinity : total.top[r];
+    const float top = from.top[r] > old_top ? from.top[r] : old_top;
+    const float reference = top == -kInfinity ? 0 : top;
+    keep[r] = old_top - reference, share[r] = from.top[r] - reference;
+    if (from.sum[r] != 0) total.top[r] = top;
+  }
+  for (int r = 0; r < rows; r += kLanes) {
+    store(keep + r, exp2_weight(load(keep + r)));
+    store(share + r, exp2_weight(load(share + r)));
+  }
+  for (int r = 0; r < rows; ++r)
+    if (from.sum[r] != 0)  // else it saw nothing
+      mix_row(keep[r], share[r], from.sum[r], from.out + r * padded, total.sum + r, total.out + r * padded,
+              padded);
 }
 
 // All segments that any row sees, folded in order into b.total.
@@ -190,9 +205,7 @@ void attend(QueryBlock& b, Source& source, const Shaping& shaping) {
   }
   for (int64_t segment = low / kSegment; segment * kSegment < high; ++segment) {
     attend_segment(b, source, segment, shaping);
-    for (int r = 0; r < b.rows; ++r)
-      fold_row(b.segment.top[r], b.segment.sum[r], b.segment.out + r * b.padded, b.total.top + r,
-               b.total.sum + r, b.total.out + r * b.padded, b.padded);
+    fold(b.rows, b.segment, b.total, b.padded, b.decay, b.share);
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // Two products, each written so that the bits of a result depend only on its own row:
 //   dots      out[r][j] = sum over d of a[r][d] * b[j][d]     lane = j, d in order from 0
-//   add_rows  out[r][e] += sum over j of w[r][j] * b[j][e]    lane = e, j in order over the row's interval
+//   add_rows  out[r][e] += sum over j of w[r][j] * b[j][e]    lane = e, j in order over the row's interval;
+//             w may lie transposed, w[j][r]
 // How many rows are done together changes which loads are shared, never the order of a sum.
 //
 // A tile's 64 members stand in chunks of 16 that may lie anywhere (a page of a KV pool holds whole chunks).
@@ -106,26 +107,32 @@ void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int6
     for (int c = 0; c < C; ++c) store(out + r * kTile + lane + c * kLanes, sum[r][c]);
 }
 
-// out [rows][kTile] for the chunks that hold members [begin, end).
+// out [rows][kTile], for the chunks that hold members [from[r], to[r]) of any row of a group.
 template <class T>
-void dots(int rows, const float* a, int64_t lda, const Columns<T>& b, int64_t depth, int begin, int end,
-          float* out) {
-  const int last = static_cast<int>(round_up(end, kChunk));
+void dots(int rows, const float* a, int64_t lda, const Columns<T>& b, int64_t depth, const int32_t* from,
+          const int32_t* to, float* out) {
   each_group(rows, [&]<int R>(int r) {
-    const float* from = a + r * lda;
-    float* to = out + r * kTile;
-    int lane = begin / kChunk * kChunk;
+    int low = kTile, high = 0;
+    for (int i = r; i < r + R; ++i) {
+      if (from[i] >= to[i]) continue;
+      if (from[i] < low) low = from[i];
+      if (to[i] > high) high = to[i];
+    }
+    const float* x = a + r * lda;
+    float* y = out + r * kTile;
+    const int last = static_cast<int>(round_up(high, kChunk));
+    int lane = low / kChunk * kChunk;
     for (; lane + kVectors * kLanes <= last; lane += kVectors * kLanes)
-      dots_group<R, kVectors>(from, lda, b, lane, depth, to);
+      dots_group<R, kVectors>(x, lda, b, lane, depth, y);
     if constexpr (kLanes == kChunk) {
-      if (last - lane >= 2 * kLanes) dots_group<R, 2>(from, lda, b, lane, depth, to), lane += 2 * kLanes;
-      if (last - lane >= kLanes) dots_group<R, 1>(from, lda, b, lane, depth, to);
+      if (last - lane >= 2 * kLanes) dots_group<R, 2>(x, lda, b, lane, depth, y), lane += 2 * kLanes;
+      if (last - lane >= kLanes) dots_group<R, 1>(x, lda, b, lane, depth, y);
     }
   });
 }
 
 // One group of rows and of `C` vectors of their elements; `tail` is the elements of the last vector.
-template <int R, int C, bool kPartial, class T>
+template <int R, int C, bool kTransposed, bool kPartial, class T>
 void add_rows_group(const float* w, int begin, int end, const Rows<T>& b, int64_t element, int tail,
                     float* out, int64_t ldo) {
   F32 sum[R][C];
@@ -143,7 +150,7 @@ void add_rows_group(const float* w, int begin, int end, const Rows<T>& b, int64_
         x[c] = kPartial ? load_any_partial(row + c * kLanes, tail) : load_any(row + c * kLanes);
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
-        const F32 y = broadcast(w[r * kTile + j]);
+        const F32 y = broadcast(kTransposed ? w[j * kTile + r] : w[r * kTile + j]);
 #pragma GCC unroll 4
         for (int c = 0; c < C; ++c) sum[r][c] = fma(y, x[c], sum[r][c]);
       }
@@ -155,24 +162,27 @@ void add_rows_group(const float* w, int begin, int end, const Rows<T>& b, int64_
     for (int c = 0; c < C; ++c) store(out + r * ldo + element + c * kLanes, sum[r][c]);
 }
 
-template <int R, class T>
+template <int R, bool kTransposed, class T>
 void add_rows_wide(const float* w, int begin, int end, const Rows<T>& b, int64_t width, float* out,
                    int64_t ldo) {
   int64_t e = 0;
   for (; e + kVectors * kLanes <= width; e += kVectors * kLanes)
-    add_rows_group<R, kVectors, false>(w, begin, end, b, e, 0, out, ldo);
+    add_rows_group<R, kVectors, kTransposed, false>(w, begin, end, b, e, 0, out, ldo);
   if constexpr (kVectors == 4)
     if (e + 2 * kLanes <= width)
-      add_rows_group<R, 2, false>(w, begin, end, b, e, 0, out, ldo), e += 2 * kLanes;
-  for (; e + kLanes <= width; e += kLanes) add_rows_group<R, 1, false>(w, begin, end, b, e, 0, out, ldo);
-  if (e < width) add_rows_group<R, 1, true>(w, begin, end, b, e, static_cast<int>(width - e), out, ldo);
+      add_rows_group<R, 2, kTransposed, false>(w, begin, end, b, e, 0, out, ldo), e += 2 * kLanes;
+  for (; e + kLanes <= width; e += kLanes)
+    add_rows_group<R, 1, kTransposed, false>(w, begin, end, b, e, 0, out, ldo);
+  if (e < width)
+    add_rows_group<R, 1, kTransposed, true>(w, begin, end, b, e, static_cast<int>(width - e), out, ldo);
 }
 
 // out [rows][ldo]: row r adds members [begin[r], end[r]) only. `out` has whole vectors, of which `width`
 // elements are meant. Where the rows' intervals differ, each row's ends are added on its own.
-template <class T>
+template <bool kTransposed = false, class T>
 void add_rows(int rows, const float* w, const int32_t* begin, const int32_t* end, const Rows<T>& b,
               int64_t width, float* out, int64_t ldo) {
+  constexpr int kStep = kTransposed ? 1 : kTile;  // from the weights of a row to those of the next
   each_group(rows, [&]<int R>(int r) {
     int first = begin[r], last = end[r];
     for (int i = r + 1; i < r + R; ++i) {
@@ -182,26 +192,33 @@ void add_rows(int rows, const float* w, const int32_t* begin, const int32_t* end
     if (first > last) first = last = kTile;  // nothing in common
     for (int i = r; i < r + R; ++i) {
       const int stop = end[i] < first ? end[i] : first;
-      if (begin[i] < stop) add_rows_wide<1>(w + i * kTile, begin[i], stop, b, width, out + i * ldo, ldo);
+      if (begin[i] < stop)
+        add_rows_wide<1, kTransposed>(w + i * kStep, begin[i], stop, b, width, out + i * ldo, ldo);
     }
-    if (first < last) add_rows_wide<R>(w + r * kTile, first, last, b, width, out + r * ldo, ldo);
+    if (first < last) add_rows_wide<R, kTransposed>(w + r * kStep, first, last, b, width, out + r * ldo, ldo);
     for (int i = r; i < r + R; ++i)
-      if (last < end[i]) add_rows_wide<1>(w + i * kTile, last, end[i], b, width, out + i * ldo, ldo);
+      if (last < end[i])
+        add_rows_wide<1, kTransposed>(w + i * kStep, last, end[i], b, width, out + i * ldo, ldo);
   });
 }
 
-// exp(x) for x <= 88: 2 ulp down to -86, where it goes to 0. NaN gives NaN.
-TV_INLINE F32 exp_weight(F32 x) {
-  const F32 lowest = broadcast(-86.0f);
-  const F32 n = round(max(min(x, broadcast(88.0f)), lowest) * broadcast(math::kLog2e));
-  const F32 r = fma(n, broadcast(-math::kLn2Low), fma(n, broadcast(-math::kLn2High), x));
-  F32 p = broadcast(0.0013950594f);
-  p = fma(p, r, broadcast(0.008368954f));
-  p = fma(p, r, broadcast(0.041666206f));
-  p = fma(p, r, broadcast(0.16666518f));
-  p = fma(p, r, broadcast(0.5f));
-  p = fma(p, r * r, r) + broadcast(1.0f);
-  return select(lt(x, lowest), zero(), p * math::power_of_two(to_i32(n)));
+constexpr float kLog2e = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
+
+// 2^x for x <= 127: 2 ulp down to -126.5, where it goes to 0. NaN gives NaN. Scores are kept times log2(e),
+// so that this is all there is to their exponential.
+TV_INLINE F32 exp2_weight(F32 x) {
+  const F32 magic = broadcast(0x1.8p23f + 127);  // adding it leaves round(x) + 127 in the low bits
+  const F32 inside = max(broadcast(-127.0f), x);
+  const F32 shifted = inside + magic;
+  const F32 r = inside - (shifted - magic);
+  F32 p = broadcast(0.001326472731f);
+  p = fma(p, r, broadcast(0.009671512991f));
+  p = fma(p, r, broadcast(0.05550733581f));
+  p = fma(p, r, broadcast(0.2402224243f));
+  p = fma(p, r, broadcast(0.6931470037f));
+  p = fma(p, r, broadcast(1.0f));
+  return p * from_bits(shift_left<23>(bits(shifted)));
 }
 
 constexpr float kLaneNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -219,7 +236,8 @@ TV_INLINE Mask inside(int lane, int begin, int end) {
   return from <= 0 ? below : below & !first(from > kLanes ? kLanes : from);
 }
 
-// What a score becomes after q.k: score = softcap * tanh(s / softcap) + slope * (key - query).
+// What a score becomes after q.k: score = softcap * tanh(s / softcap) + slope * (key - query). Scores, the
+// cap and the slopes are all times log2(e).
 struct Shaping {
   float softcap;  // 0: none
   bool alibi;

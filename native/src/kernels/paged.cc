@@ -165,7 +165,7 @@ Job make_job(const Call& call) {
   job.o = call.out[0].as<float>();
   job.scale = static_cast<float>(call.attrs->f64("scale"));
   job.window = call.attrs->i64("window", 0);
-  job.shaping = {static_cast<float>(call.attrs->f64("softcap", 0.0)), job.slopes != nullptr};
+  job.shaping = {static_cast<float>(call.attrs->f64("softcap", 0.0)) * kLog2e, job.slopes != nullptr};
   return job;
 }
 
@@ -272,11 +272,11 @@ void fill_block(const Job& job, const Span& span, int64_t kv_head, QueryBlock& b
       const int r = b.rows++;
       const int64_t head = kv_head * job.group + g, position = job.positions[t];
       const float* q = job.q + (t * job.heads + head) * job.depth;
-      for (int64_t d = 0; d < job.depth; ++d) b.q[r * job.depth + d] = q[d] * job.scale;
+      for (int64_t d = 0; d < job.depth; ++d) b.q[r * job.depth + d] = q[d] * (job.scale * kLog2e);
       b.begin[r] = job.window > 0 && position >= job.window ? position - job.window + 1 : 0;
       b.end[r] = position + 1;
       b.position[r] = position;
-      b.slope[r] = job.slopes ? job.slopes[head] : 0;
+      b.slope[r] = job.slopes ? job.slopes[head] * kLog2e : 0;
     }
 }
 
@@ -332,10 +332,11 @@ void join_segments(const Call& call, const Job& job, const Span& span, int64_t k
   clear(b.total, rows, b.padded);
   for (int r = 0; r < rows; ++r) {
     float* out = b.total.out + r * b.padded;
+    const Running total{b.total.top + r, b.total.sum + r, out};
     for (int64_t s = span.begin / kSegment; s * kSegment < span.end; ++s) {
       const int64_t at = partial_row(job, span, kv_head, r) + s;
-      fold_row(partials.top[at], partials.sum[at], partials.out + at * b.padded, b.total.top + r,
-               b.total.sum + r, out, b.padded);
+      fold(1, {partials.top + at, partials.sum + at, partials.out + at * b.padded}, total, b.padded, b.decay,
+           b.share);
     }
     write_row(out, b.total.sum[r], output_row(job, span, kv_head, r), job.width);
   }

@@ -3,6 +3,7 @@
 
 #define TV_FAMILIES(X) \
   X(attention) \
+  X(cross_entropy) \
   X(dequantize) \
   X(elementwise) \
   X(embedding) \

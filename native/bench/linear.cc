@@ -8,6 +8,10 @@
 
 #include "kernels/kernel.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace {
 
 struct Aligned {
@@ -27,6 +31,16 @@ void fill(tv::DType dtype, void* data, size_t n) {
     if (dtype == tv::DType::f32 && i % 4 == 3) bytes[i] = 0x3f;
     if ((dtype == tv::DType::f16 || dtype == tv::DType::bf16) && i % 2 == 1) bytes[i] = 0x3c;
   }
+}
+
+// As the executor allocates arranged weights.
+void* huge_pages(size_t n) {
+  constexpr size_t kPage = size_t{2} << 20;
+  void* data = std::aligned_alloc(kPage, (n + kPage - 1) / kPage * kPage);
+#if defined(__linux__)
+  madvise(data, n, MADV_HUGEPAGE);
+#endif
+  return data;
 }
 
 double seconds() {
@@ -56,7 +70,7 @@ double best(const tv::Kernel& kernel, tv::DType dtype, int64_t t, int64_t n, int
   *bytes = kernel.prepared_bytes(weight);
   std::vector<void*> prepared;
   for (int i = 0; i < copies; ++i) {
-    prepared.push_back(std::aligned_alloc(64, (*bytes + 4096 + 63) / 64 * 64));
+    prepared.push_back(huge_pages(*bytes));
     kernel.prepare(weight, prepared.back(), pool);
   }
   const tv::View in[2] = {view(x.data, tv::DType::f32, t, k), weight};

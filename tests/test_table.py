@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.torch_oracle import ORACLE
 
+from torch_oracle import ORACLE
 from trivet import backends, dtypes, graph, ops
 from trivet.autograd import grad
 from trivet.backends.base import expand

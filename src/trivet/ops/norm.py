@@ -86,6 +86,7 @@ _rms_norm = define(
 def rms_norm(x: Any, weight: Any, eps: float = 1e-5) -> Any:
     """x / sqrt(mean(x²) + eps) * weight, with `x` [..., K] and `weight` [K] (cast to x's dtype).
 
+    >>> import numpy as np
     >>> rms_norm(np.zeros((4, 8), np.float32), np.ones(8, np.float32))
     <rms_norm f32[4, 8]>
     """
@@ -123,6 +124,7 @@ _rms_norm_backward = define(
 def rms_norm_backward(g: Any, x: Any, weight: Any, eps: float = 1e-5) -> Any:
     """(dx, dweight) of `rms_norm`, for the gradient `g` of its result.
 
+    >>> import numpy as np
     >>> rms_norm_backward(*[np.zeros((4, 8), np.float32)] * 2, np.ones(8, np.float32))
     (<item f32[4, 8]>, <item f32[8]>)
     """
@@ -170,6 +172,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
 
     `weight` and `bias` are [K] and are cast to x's dtype; the variance is the biased one.
 
+    >>> import numpy as np
     >>> layer_norm(np.zeros((4, 8), np.float32), np.ones(8, np.float32), np.zeros(8, np.float32))
     <layer_norm f32[4, 8]>
     """
@@ -209,6 +212,7 @@ _layer_norm_backward = define(
 def layer_norm_backward(g: Any, x: Any, weight: Any, eps: float = 1e-5) -> Any:
     """(dx, dweight, dbias) of `layer_norm`, for the gradient `g` of its result.
 
+    >>> import numpy as np
     >>> len(layer_norm_backward(*[np.zeros((4, 8), np.float32)] * 2, np.ones(8, np.float32)))
     3
     """

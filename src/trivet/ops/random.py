@@ -1,7 +1,7 @@
 """Counter-based random numbers, Philox4x32-10 (Salmon et al., SC 2011): the same bits on every backend.
 
 Element e of a call takes word e % 4 of the block with counter (e / 4, key[1]) and key key[0], each of the
-three a 64-bit number, low word first. There is no hidden state: a key always gives the same numbers, so take
+three a 64-bit number, low word first. There is no hidden state: a key always gives the same numbers, so
 take a new key[1] for each call.
 """
 

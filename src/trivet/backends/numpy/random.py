@@ -7,31 +7,27 @@ from typing import Any
 
 import numpy as np
 
-_MULTIPLY = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_MULTIPLY = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_LOW = np.uint64(0xFFFFFFFF)
+_LOW = 0xFFFFFFFF
+
+
+def rounds(c: list[Any], k0: int, k1: int) -> list[Any]:
+    """The block of words for the counter `c` and the key (k0, k1): integers below 2**32, or arrays of them."""
+    for _ in range(10):
+        a, b = c[0] * _MULTIPLY[0], c[2] * _MULTIPLY[1]
+        c = [(b >> 32) ^ c[1] ^ k0, b & _LOW, (a >> 32) ^ c[3] ^ k1, a & _LOW]
+        k0, k1 = (k0 + _WEYL[0]) & _LOW, (k1 + _WEYL[1]) & _LOW
+    return c
 
 
 def _words(key: Any, count: int) -> Any:
     """The first `count` words, as uint32."""
-    blocks = np.arange((count + 3) // 4, dtype=np.uint64)
+    block = np.arange((count + 3) // 4, dtype=np.uint64)
     seed, call = (int(k) & (2**64 - 1) for k in key)
-    c = [
-        blocks & _LOW,
-        blocks >> np.uint64(32),
-        *(np.full_like(blocks, w) for w in (call & 0xFFFFFFFF, call >> 32)),
-    ]
-    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
-    for _ in range(10):
-        a, b = c[0] * _MULTIPLY[0], c[2] * _MULTIPLY[1]
-        c = [
-            (b >> np.uint64(32)) ^ c[1] ^ np.uint64(k0),
-            b & _LOW,
-            (a >> np.uint64(32)) ^ c[3] ^ np.uint64(k1),
-            a & _LOW,
-        ]
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
-    return np.stack(c, -1).reshape(-1)[:count].astype(np.uint32)
+    counter = [block & _LOW, block >> 32, *(np.full_like(block, w) for w in (call & _LOW, call >> 32))]
+    words = np.stack(rounds(counter, seed & _LOW, seed >> 32), -1)
+    return words.reshape(-1)[:count].astype(np.uint32)
 
 
 def random_bits(key: Any, shape: tuple[int, ...]) -> Any:

@@ -137,10 +137,8 @@ def test_fallbacks_of_fallbacks_are_expanded():
     simple = expand(Graph({"y": loss}), lambda n: n.op not in fused)
     assert fused.isdisjoint(n.op for n in simple.nodes())
     rng = np.random.default_rng(0)
-    given = {
-        "x": rng.standard_normal((3, 5)).astype(np.float32), "w": rng.standard_normal((7, 5)).astype(np.float32),
-        "t": np.array([0, 6, -100], np.int32),
-    }  # fmt: skip
+    given = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (3, 5)), ("w", (7, 5)))}
+    given["t"] = np.array([0, 6, -100], np.int32)
     want, got = (BACKEND.compile(g).run(given)["y"] for g in (Graph({"y": loss}), simple))
     np.testing.assert_allclose(got, want, atol=1e-5)
 

@@ -58,7 +58,8 @@ def test_fallbacks_keep_symbolic_sizes(name):
         ),
         "attention": ([leaf(B, T, 4, 8), leaf(B, S, 2, 8), leaf(B, S, 2, 6)], ATTENTION),
         "attention_backward": (
-            [leaf(B, T, 4, 6), leaf(B, T, 4, 8), leaf(B, S, 2, 8), leaf(B, S, 2, 6), leaf(B, T, 4, 6), leaf(B, T, 4)],
+            [leaf(B, T, 4, 6), leaf(B, T, 4, 8), leaf(B, S, 2, 8), leaf(B, S, 2, 6), leaf(B, T, 4, 6),
+             leaf(B, T, 4)],
             ATTENTION,
         ),
         "paged_attention": (
@@ -83,8 +84,8 @@ def test_messages():
         ops.linear(leaf(2, 7), leaf(5, 8))
     with pytest.raises(ShapeError, match=r"\[attention\] 5 query heads do not divide among 2 key heads"):
         ops.attention(leaf(1, 3, 5, 8), leaf(1, 3, 2, 8), leaf(1, 3, 2, 8))
+    kv = leaf(1, 3, 2, 8)
     with pytest.raises(ShapeError, match=r"\[attention\] key_lengths has shape \(2,\), wanted \(1,\)"):
-        kv = leaf(1, 3, 2, 8)
         ops.attention(leaf(1, 3, 4, 8), kv, kv, key_lengths=np.zeros(2, np.int32))
     with pytest.raises(ShapeError, match=r"\[rms_norm\] weight has shape \(7,\), wanted \(8,\)"):
         ops.rms_norm(leaf(2, 8), leaf(7))

@@ -1,4 +1,4 @@
-"""Philox against the known answers of its authors' Random123, and that the numbers look like their distribution."""
+"""Philox against the known answers of its authors' Random123; moments of the numbers."""
 
 import numpy as np
 import pytest

@@ -108,7 +108,11 @@ double GGUF::real(std::string_view key, double otherwise) const { return has(key
 bool GGUF::boolean(std::string_view key, bool otherwise) const {
   const Entry* entry = find(key);
   if (entry == nullptr) return otherwise;
-  return *typed(*entry, Type::boolean, Type::boolean, "bool").data != 0;
+  const uint8_t value = *typed(*entry, Type::boolean, Type::boolean, "bool").data;
+  if (value > 1)
+    fail(Status::bad_gguf, "[gguf] metadata %s is a bool of value %u; allowed: 0 and 1", quoted(key).c_str(),
+         value);
+  return value == 1;
 }
 
 std::string_view GGUF::string(std::string_view key) const {

@@ -40,7 +40,7 @@ ptrdiff_t spelled(std::string_view text, char* out) {
 
 }  // namespace
 
-// Symbols of the piece being merged. A symbol is a token's id, or n_vocab_ + an index into extra_.
+// Symbols of the piece being merged. A symbol is an id of bytes_.
 struct Bpe::Scratch {
   static constexpr int32_t kGone = -1;  // merged into its left neighbour (heap only)
   std::vector<int32_t> symbols;
@@ -52,7 +52,7 @@ struct Bpe::Scratch {
 Bpe::Bpe(const GGUF& file, const Vocab& vocab)
     : pretokenizer_(vocab.pre),
       n_vocab_(vocab.size()),
-      by_bytes_(static_cast<size_t>(vocab.size())),
+      bytes_(static_cast<size_t>(vocab.size())),
       whole_(new std::atomic<uint8_t>[static_cast<size_t>(vocab.size())]()) {
   read_bytes(vocab);
   read_merges(file);
@@ -62,21 +62,21 @@ void Bpe::read_bytes(const Vocab& vocab) {
   size_t total = 0;
   for (int32_t id = 0; id < n_vocab_; ++id) total += vocab.text(id).size();
   arena_.reset(new char[total]);
-  bytes_.reserve(static_cast<size_t>(n_vocab_));
   char* at = arena_.get();
   for (int32_t id = 0; id < n_vocab_; ++id) {
     const std::string_view text = vocab.text(id);
-    bytes_.push_back(text);
-    if (text.empty() || vocab.is_special(id) || vocab.kind(id) == TokenKind::user_defined) continue;
-    const ptrdiff_t size = spelled(text, at);
-    if (size < 0) continue;
-    bytes_.back() = {at, static_cast<size_t>(size)};
-    by_bytes_.add(bytes_.back(), id);
+    const bool cut_out = vocab.is_special(id) || vocab.kind(id) == TokenKind::user_defined;
+    const ptrdiff_t size = cut_out ? -1 : spelled(text, at);
+    if (size <= 0) {
+      bytes_.push(text, true);
+      continue;
+    }
+    bytes_.push({at, static_cast<size_t>(size)});
     at += size;
   }
   for (int byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
-    byte_ids_[static_cast<size_t>(byte)] = by_bytes_.find({&c, 1});
+    byte_ids_[static_cast<size_t>(byte)] = bytes_.find({&c, 1});
   }
 }
 
@@ -94,7 +94,7 @@ void Bpe::read_merges(const GGUF& file) {
         left <= 0 || space == merge.size() ? -1 : spelled(merge.substr(space + 1), bytes.data() + left);
     const std::string_view l(bytes.data(), static_cast<size_t>(std::max<ptrdiff_t>(left, 0)));
     const std::string_view r(bytes.data() + l.size(), static_cast<size_t>(std::max<ptrdiff_t>(right, 0)));
-    const int32_t a = by_bytes_.find(l), b = by_bytes_.find(r);
+    const int32_t a = bytes_.find(l), b = bytes_.find(r);
     if (a == kNoToken || b == kNoToken)
       fail(Status::tokenizer, "[tokenizer] %s %zu is %s; allowed: two tokens with a space between", kKey,
            rank, quoted(merge).c_str());
@@ -106,10 +106,10 @@ void Bpe::read_merges(const GGUF& file) {
 // The symbol of a merge's product. Some files merge to strings that are not tokens: these take part in
 // merging and come out as the tokens of their bytes.
 int32_t Bpe::product(std::string_view bytes) {
-  const int32_t id = by_bytes_.find(bytes);
+  const int32_t id = bytes_.find(bytes);
   if (id != kNoToken) return id;
   extra_.emplace_back(bytes);
-  return by_bytes_.add(extra_.back(), n_vocab_ + static_cast<int32_t>(extra_.size()) - 1);
+  return bytes_.push(extra_.back());
 }
 
 void Bpe::encode(std::string_view text, std::vector<int32_t>& ids) const {
@@ -122,7 +122,7 @@ void Bpe::encode(std::string_view text, std::vector<int32_t>& ids) const {
 }
 
 void Bpe::encode_piece(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const {
-  const int32_t id = by_bytes_.find(piece);
+  const int32_t id = bytes_.find(piece);
   const bool token = id != kNoToken && id < n_vocab_;
   if (token) {
     const uint8_t whole = whole_[static_cast<size_t>(id)].load(std::memory_order_relaxed);
@@ -220,7 +220,7 @@ void Bpe::emit(int32_t symbol, std::vector<int32_t>& ids) const {
     ids.push_back(symbol);
     return;
   }
-  for (char c : extra_[static_cast<size_t>(symbol - n_vocab_)])
+  for (char c : bytes_.key(symbol))
     if (const int32_t id = byte_ids_[static_cast<unsigned char>(c)]; id != kNoToken) ids.push_back(id);
 }
 

@@ -29,7 +29,7 @@ class Bpe {
   void encode(std::string_view text, std::vector<int32_t>& ids) const;
 
   // The bytes a token stands for; a token spelled outside the byte alphabet stands for its own text.
-  std::string_view bytes(int32_t id) const { return bytes_[static_cast<size_t>(id)]; }
+  std::string_view bytes(int32_t id) const { return bytes_.key(id); }
 
  private:
   struct Merge {
@@ -51,9 +51,9 @@ class Bpe {
 
   Pretokenizer pretokenizer_;
   int32_t n_vocab_;
-  std::unique_ptr<char[]> arena_;        // bytes of the tokens that are not spelled as themselves
-  std::vector<std::string_view> bytes_;  // per token
-  StringTable by_bytes_;                 // bytes -> id, of the tokens that merging can reach
+  std::unique_ptr<char[]> arena_;  // bytes of the tokens that are not spelled as themselves
+  // Bytes of tokens, then of merge products that are not tokens; found are those that merging can reach.
+  StringTable bytes_;
   std::array<int32_t, 256> byte_ids_{};  // kNoToken where the vocabulary lacks a byte
   PairTable<Merge> merges_;
   std::deque<std::string> extra_;  // bytes of merge products that are not tokens, from n_vocab_ on

@@ -30,53 +30,61 @@ inline uint64_t hash_bytes(std::string_view s, uint64_t seed) {
   return hash_mix(word ^ h, kOdd ^ seed);
 }
 
-// string -> id. The strings must outlive the table.
+// Strings by id, and ids by string. Eight bytes a slot: a table of 200 thousand stays in cache.
 class StringTable {
  public:
   static constexpr int32_t kNone = -1;
 
-  explicit StringTable(size_t expected = 0) : seed_(hash_seed()) { resize(expected); }
+  explicit StringTable(size_t expected = 0) : seed_(hash_seed()) {
+    keys_.reserve(expected);
+    resize(expected);
+  }
 
-  int32_t find(std::string_view key) const { return slots_[place(key, hash_bytes(key, seed_))].id; }
+  size_t size() const { return keys_.size(); }
+  std::string_view key(int32_t id) const { return keys_[static_cast<size_t>(id)]; }
 
-  // Adds key -> id, or returns the id that key already has.
-  int32_t add(std::string_view key, int32_t id) {
-    if ((used_ + 1) * 2 > slots_.size()) resize(slots_.size());
+  // Gives the next id to a string, whose memory must outlive the table, and returns the id that find will
+  // give for it: an earlier one if it stands there already. A hidden string is not found.
+  int32_t push(std::string_view key, bool hidden = false) {
+    const int32_t id = static_cast<int32_t>(keys_.size());
+    keys_.push_back(key);
+    if (hidden) return id;
+    if ((used_ + 1) * 3 > slots_.size() * 2) resize(slots_.size());
     const uint64_t hash = hash_bytes(key, seed_);
     Slot& slot = slots_[place(key, hash)];
     if (slot.id != kNone) return slot.id;
-    slot = {key.data(), static_cast<uint32_t>(hash), id, key.size()};
+    slot = {static_cast<uint32_t>(hash), id};
     ++used_;
     return id;
   }
 
+  int32_t find(std::string_view key) const { return slots_[place(key, hash_bytes(key, seed_))].id; }
+
  private:
   struct Slot {
-    const char* data = nullptr;
     uint32_t hash = 0;
     int32_t id = kNone;
-    size_t size = 0;
   };
 
+  // Where key stands, or would stand.
   size_t place(std::string_view key, uint64_t hash) const {
     const size_t mask = slots_.size() - 1;
     size_t i = (hash >> 32) & mask;
-    while (slots_[i].id != kNone &&
-           !(slots_[i].hash == static_cast<uint32_t>(hash) && slots_[i].size == key.size() &&
-             std::memcmp(slots_[i].data, key.data(), key.size()) == 0))
+    while (slots_[i].id != kNone && !(slots_[i].hash == static_cast<uint32_t>(hash) &&
+                                      keys_[static_cast<size_t>(slots_[i].id)] == key))
       i = (i + 1) & mask;
     return i;
   }
 
   void resize(size_t expected) {
     size_t size = 16;
-    while (size < expected * 2 + 2) size *= 2;
+    while (size * 2 < expected * 3) size *= 2;
     std::vector<Slot> old(size);
     old.swap(slots_);
     const size_t mask = size - 1;
     for (const Slot& slot : old) {
       if (slot.id == kNone) continue;
-      size_t i = (hash_bytes({slot.data, slot.size}, seed_) >> 32) & mask;
+      size_t i = (hash_bytes(key(slot.id), seed_) >> 32) & mask;
       while (slots_[i].id != kNone) i = (i + 1) & mask;
       slots_[i] = slot;
     }
@@ -84,6 +92,7 @@ class StringTable {
 
   uint64_t seed_;
   size_t used_ = 0;
+  std::vector<std::string_view> keys_;
   std::vector<Slot> slots_;
 };
 
@@ -102,7 +111,7 @@ class PairTable {
   // The value of the pair, added as Value{} when absent; the caller must make it non-empty. Valid until
   // the next call.
   Value& at(uint32_t a, uint32_t b) {
-    if ((used_ + 1) * 2 > slots_.size()) resize(slots_.size());
+    if ((used_ + 1) * 3 > slots_.size() * 2) resize(slots_.size());
     Slot& slot = slots_[place(static_cast<uint64_t>(a) << 32 | b)];
     if (slot.value.empty()) {
       slot.key = static_cast<uint64_t>(a) << 32 | b;
@@ -126,7 +135,7 @@ class PairTable {
 
   void resize(size_t expected) {
     size_t size = 16;
-    while (size < expected * 2 + 2) size *= 2;
+    while (size * 2 < expected * 3) size *= 2;
     std::vector<Slot> old(size);
     old.swap(slots_);
     for (const Slot& slot : old)

@@ -60,16 +60,16 @@ Vocab::Vocab(const GGUF& file) {
 
 void Vocab::read_tokens(const GGUF& file) {
   constexpr const char* kKey = "tokenizer.ggml.tokens";
-  texts_ = file.strings(kKey);
-  if (texts_.empty() || texts_.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
-    fail(Status::tokenizer, "[tokenizer] %s has %zu tokens; allowed: 1 to 2^31 - 1", kKey, texts_.size());
-  ids_ = StringTable(texts_.size());
-  for (int32_t id = 0; id < size(); ++id) {
-    if (text(id).empty()) continue;  // pads the vocabulary; nothing is spelled so
-    const int32_t first = ids_.add(text(id), id);
+  const std::vector<std::string_view> texts = file.strings(kKey);
+  if (texts.empty() || texts.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
+    fail(Status::tokenizer, "[tokenizer] %s has %zu tokens; allowed: 1 to 2^31 - 1", kKey, texts.size());
+  texts_ = StringTable(texts.size());
+  for (std::string_view text : texts) {
+    const int32_t id = size();
+    const int32_t first = texts_.push(text, text.empty());  // empty ones pad the vocabulary
     if (first != id)
-      fail(Status::tokenizer, "[tokenizer] %s: %s is both token %d and token %d", kKey,
-           quoted(text(id)).c_str(), first, id);
+      fail(Status::tokenizer, "[tokenizer] %s: %s is both token %d and token %d", kKey, quoted(text).c_str(),
+           first, id);
   }
 }
 

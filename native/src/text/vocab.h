@@ -21,11 +21,11 @@ class Vocab {
   explicit Vocab(const GGUF& file);
 
   int32_t size() const { return static_cast<int32_t>(texts_.size()); }
-  std::string_view text(int32_t id) const { return texts_[static_cast<size_t>(id)]; }
+  std::string_view text(int32_t id) const { return texts_.key(id); }
   TokenKind kind(int32_t id) const { return kinds_[static_cast<size_t>(id)]; }
   float score(int32_t id) const { return scores_.size() == 0 ? 0.0f : scores_[static_cast<size_t>(id)]; }
   bool has_scores() const { return scores_.size() != 0; }
-  int32_t find(std::string_view text) const { return ids_.find(text); }  // kNoToken when absent
+  int32_t find(std::string_view text) const { return texts_.find(text); }  // kNoToken when absent
   void check(int64_t id) const;  // throws Error{tokenizer} unless 0 <= id < size()
   bool is_end(int32_t id) const;
   const std::vector<int32_t>& ends() const { return ends_; }
@@ -52,11 +52,10 @@ class Vocab {
   void read_special(const GGUF& file);
   void find_ends(const GGUF& file);
 
-  std::vector<std::string_view> texts_;  // in the file's map
+  StringTable texts_;  // in the file's map
   std::vector<TokenKind> kinds_;
   GGUF::Numbers<float> scores_;
   std::vector<int32_t> ends_;  // sorted
-  StringTable ids_;
 };
 
 }  // namespace tv

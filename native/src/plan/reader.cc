@@ -4,6 +4,7 @@
 #include <bit>
 #include <cinttypes>
 #include <cstring>
+#include <set>
 
 #include "core/crc32.h"
 #include "core/error.h"
@@ -21,7 +22,7 @@ constexpr uint32_t kNoDim = 0xffffffff;
 // The least bytes of an entry of each list, for checking counts.
 constexpr size_t kDimBytes = 20, kValueBytes = 8, kOpBytes = 16, kOutputBytes = 8, kUpdateBytes = 8,
                  kSizeBytes = 20;
-constexpr uint32_t kMostAttrs = 64;  // of one op
+constexpr size_t kAttrBytes = 6;
 
 class Reader {
  public:
@@ -152,15 +153,14 @@ Op read_op(Reader& in) {
   Op op;
   op.row = in.str("op.row");
   const uint32_t n_attrs = in.u32("op.attributes"), n_in = in.u32("op.inputs"), n_out = in.u32("op.outputs");
-  if (n_attrs > kMostAttrs)
-    fail(Status::bad_plan, "[plan] op %s has %u attributes; allowed: %u", quoted(op.row).c_str(), n_attrs,
-         kMostAttrs);
-  if (n_in > in.left() / 4 || n_out > in.left() / 8)
-    fail(Status::bad_plan, "[plan] op %s: %u inputs and %u outputs do not fit in the %zu bytes left",
-         quoted(op.row).c_str(), n_in, n_out, in.left());
+  if (n_attrs > in.left() / kAttrBytes || n_in > in.left() / 4 || n_out > in.left() / 8)
+    fail(Status::bad_plan,
+         "[plan] op %s: %u attributes, %u inputs, %u outputs do not fit in the %zu bytes left",
+         quoted(op.row).c_str(), n_attrs, n_in, n_out, in.left());
+  std::set<std::string> keys;
   for (uint32_t i = 0; i < n_attrs; ++i) {
     std::string key = in.str("attribute.key");
-    if (key.empty() || op.attrs.has(key))
+    if (key.empty() || !keys.insert(key).second)
       fail(Status::bad_plan, "[plan] op %s: attribute %s is empty or there twice", quoted(op.row).c_str(),
            quoted(key).c_str());
     Attrs::Value value = read_attr(in, key);

@@ -69,6 +69,7 @@ def _reflected(op: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]
 class Tensor:
     """A value of the graph, computed when it is needed.
 
+    >>> from trivet import asarray
     >>> x = asarray([[1.0, 2.0], [3.0, 4.0]])
     >>> x.sum(axis=0).numpy().tolist(), x.shape, x.dtype
     ([4.0, 6.0], (2, 2), f32)

@@ -1,6 +1,7 @@
 """Programs of the core: inputs, outputs, weights where they are, state, symbolic sizes, hostile calls."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -219,3 +220,14 @@ def test_bounds_are_as_wide_as_a_plan_allows():
     assert 2**24 <= high < 2**26
     assert bounds(Graph({"x": x}), {"T": 7}) == {"T": (7, 7)}
     assert bounds(Graph({"w": graph.weight("w", (4, 32), q4_0)}), {"T": 7}) == {}
+
+
+def test_threads_may_share_a_program():
+    program = NATIVE.compile(Graph({"y": ops.add(ops.mul(graph.input("x", (T,), f32), 3.0), 1.0)}))
+
+    def work(value):
+        x = np.full(1000 + value, value, np.float32)
+        return all(np.array_equal(program.run({"x": x})["y"], x * 3 + 1) for _ in range(50))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))

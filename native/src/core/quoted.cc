@@ -2,11 +2,10 @@
 
 namespace tv {
 
-std::string quoted(std::string_view text) {
-  constexpr size_t kLongest = 64;
+std::string quoted(std::string_view text, size_t longest) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string out = "'";
-  for (unsigned char c : text.substr(0, kLongest)) {
+  for (unsigned char c : text.substr(0, longest)) {
     if (c >= 0x20 && c < 0x7f) {
       out += static_cast<char>(c);
     } else {
@@ -15,7 +14,7 @@ std::string quoted(std::string_view text) {
       out += kHex[c & 15];
     }
   }
-  return out += text.size() > kLongest ? "...'" : "'";
+  return out += text.size() > longest ? "...'" : "'";
 }
 
 }  // namespace tv

@@ -6,7 +6,7 @@
 
 namespace tv {
 
-// 'text' in single quotes, cut after 64 bytes, everything outside printable ASCII as \xNN.
-std::string quoted(std::string_view text);
+// 'text' in single quotes, cut after `longest` bytes, everything outside printable ASCII as \xNN.
+std::string quoted(std::string_view text, size_t longest = 64);
 
 }  // namespace tv

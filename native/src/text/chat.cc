@@ -36,8 +36,7 @@ ChatFormat::ChatFormat(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(
   const GGUF& file = *tokenizer_->file();
   if (!file.has("trivet.chat.generation")) {
     const std::string_view reason = file.string("trivet.chat.refused", "it was not made by trivet export");
-    fail(Status::unsupported, "[chat] the file has no chat format: %.*s", static_cast<int>(reason.size()),
-         reason.data());
+    fail(Status::unsupported, "[chat] the file has no chat format: %s", quoted(reason, 500).c_str());
   }
   start_ = file.string("trivet.chat.start", "");
   default_system_ = file.string("trivet.chat.default_system", "");

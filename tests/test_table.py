@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from torch_oracle import ORACLE
 from trivet import backends, dtypes, graph, ops
@@ -105,8 +106,16 @@ def tolerance(row: Row, sample: Sample, dtype: DType, out: DType) -> float:
     return row.tolerance[dtype if varies(sample) else out]
 
 
-def close(got: Any, want: Any, bound: float, what: str = "") -> None:
-    """|got - want| <= bound * (1 + |want|), and infinities and NaN in the same places."""
+def loose(case: Case, want: Any) -> float:
+    """What a product with packed weights may be off by, besides."""
+    packed = max(
+        (case.row.tolerance.get(leaf.dtype, 0) for leaf in case.leaves if leaf.dtype.is_packed), default=0
+    )
+    return packed * (1 + np.max(np.abs(want), initial=0)) if packed else 0.0
+
+
+def close(got: Any, want: Any, bound: float, what: str = "", besides: float = 0.0) -> None:
+    """|got - want| <= bound * (1 + |want|) + besides, and infinities and NaN in the same places."""
     got, want = np.asarray(got), np.asarray(want)
     assert got.shape == want.shape, f"{what} shape {got.shape}, wanted {want.shape}"
     if want.dtype.kind != "f":
@@ -114,7 +123,9 @@ def close(got: Any, want: Any, bound: float, what: str = "") -> None:
         return
     with np.errstate(invalid="ignore"):
         error = np.abs(got - want)
-        good = (error <= bound * (1 + np.abs(want))) | (got == want) | (np.isnan(got) & np.isnan(want))
+        good = (
+            (error <= bound * (1 + np.abs(want)) + besides) | (got == want) | (np.isnan(got) & np.isnan(want))
+        )
     assert good.all(), (
         f"{what} at {np.argwhere(~good)[:4].tolist()}: got {got[~good][:4]}, wanted {want[~good][:4]}"
     )
@@ -170,7 +181,7 @@ def test_forward(name: str, row: Row, index: int, dtype: DType) -> None:
         with np.errstate(over="ignore"):
             w = widen(rounded(w, kind), kind) if kind.is_float else w
         assert g.dtype == graph.to_numpy(kind)
-        close(widen(g, kind), w, tolerance(row, case.sample, dtype, kind), f"output {i}")
+        close(widen(g, kind), w, tolerance(row, case.sample, dtype, kind), f"output {i}", loose(case, w))
 
 
 FALLBACKS = [c for c in cases((dtypes.f64,)) if c.values[0].fallback is not None]
@@ -187,13 +198,10 @@ def test_the_fallback_says_the_same(row: Row, index: int, dtype: DType) -> None:
         close(g, w, bound)
 
 
-TORCH = [c for c in cases((dtypes.f64,)) if c.values[0].name in ORACLE]
+TORCH = [c for c in cases((dtypes.f64,)) if c.values[0].name in ORACLE and not make(*c.values).packed]
 
 
 def as_torch(case: Case) -> list[Any]:
-    torch = pytest.importorskip("torch")
-    if case.packed:
-        pytest.skip("packed weights")
     return [torch.from_numpy(np.array(v)) for v in case.wide.values()]
 
 
@@ -264,7 +272,10 @@ def test_gradient_by_finite_differences(row: Row, index: int, dtype: DType) -> N
             assert abs(change - np.sum(slope * direction)) <= 2e-6 * (1 + size), f"{row.name}: input {name}"
 
 
-@pytest.mark.parametrize(("row", "index", "dtype"), [c for c in SMOOTH if c.values[0].name in ORACLE])
+TORCH_SMOOTH = [c for c in SMOOTH if c.id in {t.id for t in TORCH}]
+
+
+@pytest.mark.parametrize(("row", "index", "dtype"), TORCH_SMOOTH)
 def test_gradient_by_torch(row: Row, index: int, dtype: DType) -> None:
     case = make(row, index, dtype)
     tensors = [t.requires_grad_(t.is_floating_point()) for t in as_torch(case)]
@@ -295,4 +306,4 @@ def test_gradient_on_backend(name: str, row: Row, index: int, dtype: DType) -> N
         pytest.skip("a row of the gradient is listed as unsupported")
     for i, (ours, want) in enumerate(zip(got, case.run(NUMPY, g, exact=True), strict=True)):
         scale = 1 + np.max(np.abs(want), initial=0)
-        close(ours / scale, want / scale, 2e-5, f"gradient {i}")
+        close(ours / scale, want / scale, 2e-4 if case.packed else 2e-5, f"gradient {i}")

@@ -147,7 +147,11 @@ def weights_of(masked: Node, lse: Node) -> Any:
 def _composed(q: Node, k: Node, v: Node, *rest: Node, **attrs: Any) -> tuple[Any, Any]:
     masked = _scores(q, k, rest, attrs).masked
     lse = logsumexp(masked, -1, keepdims=True)
-    o = _merge(matmul(weights_of(masked, lse), _split(v, 0)))
+    values = _split(v, 0)
+    if attrs["lengths"]:  # padding may hold anything, NaN included
+        inside = lt(iota((v.shape[1], 1), 0, i32), reshape(rest[0], (v.shape[0], 1, 1, 1, 1)))
+        values = where(inside, values, 0.0)
+    o = _merge(matmul(weights_of(masked, lse), values))
     return cast(o, q.dtype), cast(reshape(_merge(lse), q.shape[:3]), f32)
 
 
@@ -245,6 +249,12 @@ def _huge(r: Any) -> list[Any]:
     return [x * s for x, s in zip(_inputs(r, (1, 4, 4, 2, 1, 4, 4)), (100.0, 100.0, 1.0), strict=True)]
 
 
+def _padded(r: Any) -> list[Any]:
+    q, k, v, lengths = _inputs(r, (2, 3, 5, 2, 1, 4, 4), [5, 2])
+    k[1, 2:], v[1, 2:] = INF, np.nan
+    return [q, k, v, lengths]
+
+
 _attention = define(
     "attention",
     attrs=ATTRS,
@@ -255,6 +265,7 @@ _attention = define(
     samples=[
         *_samples(False),
         Sample(_huge, _samples(False)[0].attrs, gradient=False, note="scores of thousands"),
+        Sample(_padded, _samples(False)[8].attrs, gradient=False, note="what padding holds does not matter"),
     ],
     tolerance=tolerance(1e-5),
     doc="Attention with grouped heads; gives o and the log-sum-exp of each query's scores.",

@@ -17,7 +17,7 @@ from trivet.ops.linear import linear, linear_input_grad
 from trivet.ops.matmul import matmul
 from trivet.ops.movement import reshape
 from trivet.ops.reduce import logsumexp, sum
-from trivet.ops.rules import INTS, axis_of, floating, has_rank, has_shape, one_of, tolerance
+from trivet.ops.rules import INTS, PACKED, axis_of, floating, has_rank, has_shape, one_of, tolerance
 from trivet.ops.table import GradientContext, NoGradient, Sample, define, unwrap
 
 _SECOND = NoGradient("it is a gradient itself; differentiate its fallback for second derivatives")
@@ -237,7 +237,7 @@ _linear_cross_entropy = define(
     fallback=_linear_composed,
     fused=True,
     samples=_linear_samples(False),
-    tolerance={d: 2e-5 if d is not dtypes.f64 else 1e-12 for d in dtypes.FLOATS},
+    tolerance={d: 2e-5 if d is not dtypes.f64 else 1e-12 for d in dtypes.FLOATS} | PACKED,
     doc="cross_entropy(x @ w.T) and the log-sum-exp of each row, slab by slab of the vocabulary.",
 )
 

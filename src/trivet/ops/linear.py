@@ -16,7 +16,17 @@ from trivet.ops.elementwise import add, cast
 from trivet.ops.matmul import matmul
 from trivet.ops.movement import reshape
 from trivet.ops.reduce import sum
-from trivet.ops.rules import alike, at_least, floating, has_rank, has_shape, one_of, to_dtype, tolerance
+from trivet.ops.rules import (
+    PACKED,
+    alike,
+    at_least,
+    floating,
+    has_rank,
+    has_shape,
+    one_of,
+    to_dtype,
+    tolerance,
+)
 from trivet.ops.table import GradientContext, Sample, define, unwrap
 
 _WEIGHTS = (*dtypes.FLOATS, *dtypes.PACKED)
@@ -97,7 +107,7 @@ _linear = define(
         *(_sample((t, 2 * d.block), (19, 2 * d.block), d) for d in dtypes.PACKED for t in (1, 5)),
         _sample((3, 64), (33, 64), dtypes.q8_0, bias=True),
     ],
-    tolerance=tolerance(2e-5),
+    tolerance=tolerance(2e-5) | PACKED,
     doc="x @ w.T + bias, with a weight of any floating or packed dtype.",
 )
 
@@ -152,7 +162,7 @@ _linear_input_grad = define(
             for d in (dtypes.q4_0, dtypes.q4_1, dtypes.q8_0, dtypes.q4_k, dtypes.q6_k)
         ),
     ],
-    tolerance=tolerance(2e-5),
+    tolerance=tolerance(2e-5) | PACKED,
     doc="g @ w, the gradient of linear in x, with a weight of any floating or packed dtype.",
 )
 

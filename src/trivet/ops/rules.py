@@ -25,6 +25,11 @@ def tolerance(single: float) -> dict[DType, float]:
     return {dtypes.f32: single, dtypes.f16: 1e-3, dtypes.bf16: 8e-3, dtypes.f64: 1e-12}
 
 
+#: Products with packed weights may hold the other factor in 16 bits per block: this is relative to 1 + the
+#: largest |expected| of the whole output.
+PACKED = dict.fromkeys(dtypes.PACKED, 2e-4)
+
+
 def one_of(op: str, allowed: Iterable[DType], *specs: Spec) -> None:
     """Each spec has one of these dtypes."""
     allowed = tuple(allowed)

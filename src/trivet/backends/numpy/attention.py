@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trivet.errors import InputError
 
-_QUERIES = 256  # a chunk of scores stays in cache
+_QUERIES = 128  # a chunk of scores stays in cache
 
 
-def _scores(q: Any, k: Any, at: Any, key: Any, scale: float, softcap: float, slope: float) -> tuple[Any, Any]:
-    """Scores of queries at positions `at` and keys at positions `key`, and their slope under the soft cap."""
+class _Piece(NamedTuple):
+    """Some queries, as rows: of all heads that share a key head; and the keys that any of them sees."""
+
+    queries: Any  # index of [t, G, D] in q
+    keys: Any  # index of [s, D] in k and v
+    at: Any  # the position of each row
+    key: Any  # the position of each key
+    slope: Any  # of each row, [rows, 1]
+
+
+def _scores(q: Any, k: Any, p: _Piece, scale: float, softcap: float) -> tuple[Any, Any]:
+    """Scores, and their slope under the soft cap."""
     s, bend = scale * (q @ k.T), 1.0
     if softcap:
         t = np.tanh(s / softcap)
         s, bend = softcap * t, 1 - t * t
-    return s + slope * (key - at[:, None]), bend
+    return s + p.slope * (p.key - p.at[:, None]), bend
 
 
-def _seen(at: Any, key: Any, causal: bool, window: int) -> Any:
-    behind = at[:, None] - key
+def _seen(p: _Piece, causal: bool, window: int) -> Any:
+    behind = p.at[:, None] - p.key
     return ((behind >= 0) | (not causal)) & ((behind < window) | (not window))
 
 
@@ -42,21 +52,25 @@ def _weighted(p: Any, v: Any, seen: Any) -> Any:
 
 
 def _attend(
-    q: Any, k: Any, v: Any, at: Any, key: Any, causal: bool, window: int, **score: float
+    q: Any, k: Any, v: Any, piece: _Piece, causal: bool, window: int, scale: float, softcap: float
 ) -> tuple[Any, Any]:
-    """(o, lse) of one head."""
-    seen = _seen(at, key, causal, window)
-    s = np.where(seen, _scores(q, k, at, key, **score)[0], -np.inf)
+    """(o [t, G, Dv], lse [t, G]) of the queries q [t, G, D]."""
+    seen = _seen(piece, causal, window)
+    s = np.where(seen, _scores(_rows(q), k, piece, scale, softcap)[0], -np.inf)
     top = s.max(-1, keepdims=True, initial=-np.inf)
     p = np.exp(s - np.where(top == -np.inf, 0, top))
     total = p.sum(-1, keepdims=True)
     o = np.where(total == 0, 0.0, _weighted(p, v, seen) / total)
-    return o, (top + np.log(total))[:, 0]
+    return o.reshape(*q.shape[:2], -1), (top + np.log(total)).reshape(q.shape[:2])
 
 
-def _pieces(q: Any, k: Any, rest: tuple[Any, ...], a: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """Every (index of queries, index of keys, positions, key positions, slope) of an attention call."""
+def _rows(x: Any) -> Any:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _pieces(q: Any, k: Any, rest: tuple[Any, ...], a: dict[str, Any]) -> Iterator[_Piece]:
     (batch, t, heads, _), (s, kv) = q.shape, k.shape[1:3]
+    group = heads // kv
     slopes = rest[-1] if a["alibi"] else np.zeros(heads)
     for b in range(batch):
         count = min(s, max(0, int(rest[0][b]))) if a["lengths"] else s
@@ -64,26 +78,19 @@ def _pieces(q: Any, k: Any, rest: tuple[Any, ...], a: dict[str, Any]) -> Iterato
             rows = slice(start, min(t, start + _QUERIES))
             at = np.arange(rows.start, rows.stop) + (s - t)
             span = _span(at, count, a["causal"], a["window"])
-            for h in range(heads):
-                key = np.arange(span.start, span.stop)
-                yield (b, rows, h), (b, span, h // (heads // kv)), at, key, float(slopes[h])
+            for h in range(kv):
+                mine = slice(h * group, (h + 1) * group)
+                yield _Piece(
+                    (b, rows, mine), (b, span, h), np.repeat(at, group), np.arange(span.start, span.stop),
+                    np.tile(slopes[mine], len(at))[:, None],
+                )  # fmt: skip
 
 
 def attention(q: Any, k: Any, v: Any, *rest: Any, **a: Any) -> tuple[Any, Any]:
     o, lse = np.empty((*q.shape[:3], v.shape[3])), np.empty(q.shape[:3])
-    for x, y, at, key, slope in _pieces(q, k, rest, a):
-        o[x], lse[x] = _attend(
-            q[x],
-            k[y],
-            v[y],
-            at,
-            key,
-            a["causal"],
-            a["window"],
-            scale=a["scale"],
-            softcap=a["softcap"],
-            slope=slope,
-        )
+    for p in _pieces(q, k, rest, a):
+        parts = q[p.queries], k[p.keys], v[p.keys]
+        o[p.queries], lse[p.queries] = _attend(*parts, p, a["causal"], a["window"], a["scale"], a["softcap"])
     return o, lse
 
 
@@ -91,15 +98,16 @@ def attention_backward(
     g: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *rest: Any, **a: Any
 ) -> tuple[Any, Any, Any]:
     dq, dk, dv = np.zeros(q.shape), np.zeros(k.shape), np.zeros(v.shape)
-    for x, y, at, key, slope in _pieces(q, k, rest, a):
-        s, bend = _scores(q[x], k[y], at, key, a["scale"], a["softcap"], slope)
-        total = lse[x][:, None]
-        seen = _seen(at, key, a["causal"], a["window"]) & (total > -np.inf)
+    for piece in _pieces(q, k, rest, a):
+        gs, qs, os = (_rows(x[piece.queries]) for x in (g, q, o))
+        ks, vs, total = k[piece.keys], v[piece.keys], lse[piece.queries].reshape(-1, 1)
+        s, bend = _scores(qs, ks, piece, a["scale"], a["softcap"])
+        seen = _seen(piece, a["causal"], a["window"]) & (total > -np.inf)
         p = np.where(seen, np.exp(s - total), 0.0)
-        ds = p * (g[x] @ v[y].T - (g[x] * o[x]).sum(-1, keepdims=True)) * bend * a["scale"]
-        dq[x] += ds @ k[y]
-        dk[y] += ds.T @ q[x]
-        dv[y] += p.T @ g[x]
+        ds = p * (gs @ vs.T - (gs * os).sum(-1, keepdims=True)) * bend * a["scale"]
+        dq[piece.queries] += (ds @ ks).reshape(dq[piece.queries].shape)
+        dk[piece.keys] += ds.T @ qs
+        dv[piece.keys] += p.T @ gs
     return dq, dk, dv
 
 
@@ -135,7 +143,7 @@ def paged_attention(
     scale: float, window: int, softcap: float, alibi: bool,
 ) -> Any:  # fmt: skip
     """Sequence by sequence: gathers the keys and values that its tokens see, and attends."""
-    tokens, heads, _ = q.shape
+    tokens, heads, d = q.shape
     page, group = k_pool.shape[3], heads // k_pool.shape[1]
     slope = slopes[0] if alibi else np.zeros(heads)
     o = np.empty((tokens, heads, v_pool.shape[3]))
@@ -146,23 +154,17 @@ def paged_attention(
             span = _span(at, int(at.max()) + 1, True, window)
             index = np.arange(span.start // page, (span.stop + page - 1) // page)
             ids = _page_ids("paged_attention", pages, sequence, index, len(k_pool))
-            key = np.arange(span.start, span.stop)
-            where = key - index[0] * page if len(index) else key
-            for h in range(heads):
-                k = k_pool[ids, h // group].swapaxes(1, 2).reshape(-1, q.shape[2])[where]
-                v = v_pool[ids, h // group].reshape(-1, v_pool.shape[3])[where]
-                o[rows, h], _ = _attend(
-                    q[rows, h],
-                    k,
-                    v,
-                    at,
-                    key,
-                    True,
-                    window,
-                    scale=scale,
-                    softcap=softcap,
-                    slope=float(slope[h]),
-                )
+            inside = slice(span.start - span.start // page * page, None)
+            keys = k_pool[ids].transpose(1, 0, 3, 2).reshape(heads // group, -1, d)[:, inside]
+            values = v_pool[ids].transpose(1, 0, 2, 3).reshape(heads // group, -1, o.shape[2])[:, inside]
+            for h in range(heads // group):
+                part, count = slice(h * group, (h + 1) * group), span.stop - span.start
+                piece = _Piece(
+                    (rows, part), h, np.repeat(at, group), np.arange(span.start, span.stop),
+                    np.tile(slope[part], len(rows))[:, None],
+                )  # fmt: skip
+                parts = q[rows, part], keys[h, :count], values[h, :count]
+                o[rows, part], _ = _attend(*parts, piece, True, window, scale, softcap)
     return o
 
 

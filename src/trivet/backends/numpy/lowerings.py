@@ -72,6 +72,10 @@ def _sum(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
+def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    return np.divide(np.sum(x, axis=axis, keepdims=keepdims), math.prod(x.shape[a] for a in axis))
+
+
 def _logsumexp(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     safe = np.where(np.isfinite(top), top, 0)
@@ -231,7 +235,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
     "logical_not": np.logical_not, "where": np.where, "cast": _cast, "iota": _iota,
-    "sum": _reduce(_sum), "mean": _reduce(np.mean), "max": _reduce(np.max), "min": _reduce(np.min),
+    "sum": _reduce(_sum), "mean": _reduce(_mean), "max": _reduce(np.max), "min": _reduce(np.min),
     "logsumexp": _reduce(_logsumexp), "argmax": _argmax,
     "matmul": lambda a, b, transpose_a, transpose_b: np.matmul(
         a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b

@@ -13,7 +13,7 @@ _LOW = 0xFFFFFFFF
 
 
 def rounds(c: list[Any], k0: int, k1: int) -> list[Any]:
-    """The block of words for the counter `c` and the key (k0, k1): integers below 2**32, or arrays of them."""
+    """The words for the counter `c` and the key (k0, k1): integers below 2**32, or arrays of them."""
     for _ in range(10):
         a, b = c[0] * _MULTIPLY[0], c[2] * _MULTIPLY[1]
         c = [(b >> 32) ^ c[1] ^ k0, b & _LOW, (a >> 32) ^ c[3] ^ k1, a & _LOW]

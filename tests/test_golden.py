@@ -61,12 +61,20 @@ def test_greedy(model, case):
     assert not differ.any(), np.flatnonzero(differ)
 
 
-def test_generate_follows_the_oracle(model):
-    """Generation itself, up to the first step that may differ, or the end of the turn."""
-    case = GOLDEN["greedy"][0]
-    sure = next((i for i, m in enumerate(case["top1_top2_margin"]) if m <= TOLERANCE[model.device][2]), 64)
-    count = min(sure, case["first_eog_index"] if case["first_eog_index"] is not None else 64)
+@pytest.mark.parametrize("case", GOLDEN["greedy"], ids=lambda c: c["name"])
+def test_generate_follows_the_oracle(model, case):
+    """Generation itself, up to the first step that may differ or the end of the turn."""
+    margins = case["top1_top2_margin"]
+    sure = next((i for i, m in enumerate(margins) if m <= TOLERANCE[model.device][2]), len(margins))
+    ends = case["first_eog_index"] if case["first_eog_index"] is not None else len(margins)
+    count = min(sure, ends, 12 if model.device == "reference" else 64)
+    if count == 0:
+        pytest.skip("the oracle's first step is within the tolerance")
     reply = model.generate(case["prompt"], max_tokens=count, temperature=0)
     assert reply.ids == case["continuation_ids"][:count]
     assert reply.usage.prompt_tokens == len(case["prompt_ids"])
+
+
+def test_says_paris(model):
+    reply = model.generate(GOLDEN["greedy"][0]["prompt"], max_tokens=8, temperature=0)
     assert "Paris" in reply.text

@@ -122,7 +122,7 @@ def test_devices():
         (("run", "FOLDER", "x"), "config.json"),
         (("run", "TEXT", "x", "--device", "abacus"), "abacus"),
         (("run",), "Missing argument"),
-        (("run", "TEXT", "x", "--top-k", "many"), "many"),
+        (("run", "TEXT", "x", "--top-k", "many"), "--top-k"),
     ],
 )
 def test_mistakes_are_one_line_and_code_2(tmp_path, args, says):

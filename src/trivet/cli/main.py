@@ -16,15 +16,16 @@ from trivet.errors import FileError, InputError, ModelError, TemplateError, Toke
 app = typer.Typer(
     name="trivet",
     help="Train, tune and serve language models on the machine you have.",
-    epilog='Example: trivet run smollm2-135m "What is the capital of France?"',
+    epilog='\b\nExample: trivet run smollm2-135m "What is the capital of France?"',
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (run, chat, inspect, tokenize, eval, devices, bench, export):
     name = verb.__name__.rsplit(".", 1)[1]
-    app.command(name, help=verb.__doc__, epilog=f"Example: {verb.EXAMPLE}")(getattr(verb, name))
+    app.command(name, help=verb.__doc__, epilog=f"\b\nExample: {verb.EXAMPLE}")(getattr(verb, name))
 
 BAD_INPUT = (FileError, InputError, ModelError, TemplateError, TokenizerError)
 

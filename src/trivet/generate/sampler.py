@@ -62,9 +62,19 @@ class Sampler:
         values = (ctypes.c_float * len(bias))(*bias.values())
         seed = secrets.randbits(64) if o.seed is None else o.seed
         native = core.tv_sampler_options(
-            ctypes.sizeof(core.tv_sampler_options), o.temperature, o.top_k, o.top_p, o.min_p, o.repeat_penalty,
-            o.presence_penalty, o.frequency_penalty, seed, ids, values, len(bias),
-        )  # fmt: skip
+            ctypes.sizeof(core.tv_sampler_options),
+            o.temperature,
+            o.top_k,
+            o.top_p,
+            o.min_p,
+            o.repeat_penalty,
+            o.presence_penalty,
+            o.frequency_penalty,
+            seed,
+            ids,
+            values,
+            len(bias),
+        )
         self._handle = Handle(core.tv_sampler_open, core.tv_sampler_free, ctypes.byref(native))
 
     def accept(self, ids: Sequence[int], *, generated: bool) -> None:

@@ -87,7 +87,7 @@ def promote(a: DType, b: DType) -> DType:
     if a is b:
         return a
     if a.is_packed or b.is_packed:
-        raise DTypeError(f"[promote] {a} and {b}: packed weights have no arithmetic; use linear or dequantize")
+        raise DTypeError(f"[promote] {a} and {b}: packed weights have no arithmetic; use ops.linear")
     if a.kind == "bool":
         return b
     if b.kind == "bool":

@@ -20,7 +20,7 @@ def describe(model: str | Path, context: int | None = None) -> dict[str, Any]:
     """Metadata, tensors, parameter count and memory of a model. A file whose architecture trivet does not
     know is described all the same: then `memory` is None and `problem` says why."""
     checkpoint = open_checkpoint(resolve(model))
-    tensors = [
+    tensors: list[dict[str, Any]] = [
         {"name": name, "dtype": e.dtype.name, "shape": list(e.shape), "bytes": e.nbytes}
         for name, e in checkpoint.tensors.items()
     ]

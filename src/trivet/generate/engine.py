@@ -196,7 +196,10 @@ def _inputs(feeds: Sequence[Feed], tables: Sequence[Sequence[int]]) -> dict[str,
     table = np.zeros((len(feeds), max(map(len, tables))), np.int32)
     for row, pages in zip(table, tables, strict=True):
         row[: len(pages)] = pages
-    ids, positions, sequences, rows = [], [], [], []
+    ids: list[int] = []
+    positions: list[int] = []
+    sequences: list[int] = []
+    rows: list[int] = []
     for i, feed in enumerate(feeds):
         rows += [len(ids) + r for r in feed.rows]
         ids += list(feed.ids)

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def _open_folder(path: Path) -> Checkpoint:
             )
         tensors[renamed] = _folder_entry(file, theirs, renamed, info, module, metadata)
     for name, array in module.hf_extra(config).items():
-        tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, lambda array=array: array)
+        tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, partial(np.asarray, array))
     return Checkpoint(path, metadata, tensors)
 
 

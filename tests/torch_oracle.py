@@ -65,9 +65,9 @@ def _causal_softmax(x: Any) -> Any:
 
 
 def _attention(q: Any, k: Any, v: Any, *rest: Any, **a: Any) -> Any:
-    """Only o, and only where every query sees something and there is no soft cap."""
+    """Only o, and only where every query sees something, nothing is NaN and there is no soft cap."""
     (batch, t, heads, _), s = q.shape, k.shape[1]
-    if a["softcap"]:
+    if a["softcap"] or not (k.isfinite().all() and v.isfinite().all()):
         return None
     behind = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
     seen = torch.ones(batch, 1, t, s, dtype=torch.bool)

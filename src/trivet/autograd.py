@@ -27,7 +27,7 @@ def grad(
     >>> from trivet import dtypes, graph, ops
     >>> x, w = graph.input("x", (4, 8), dtypes.f32), graph.weight("w", (5, 8), dtypes.f32)
     >>> grad(ops.mean(ops.linear(x, w)), [w, x])
-    [<cast f32[5, 8]>, <linear_input_grad f32[4, 8]>]
+    [<matmul f32[5, 8]>, <linear_input_grad f32[4, 8]>]
     """
     nodes = [outputs] if isinstance(outputs, Node) else list(outputs)
     starts = _seeds(nodes, seeds)

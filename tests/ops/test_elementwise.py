@@ -72,7 +72,7 @@ def test_messages_say_what_came_and_what_was_wanted():
         ops.logical_and(leaf((2,), dtypes.f32), leaf((2,), dtypes.bool_))
     with pytest.raises(DTypeError, match=r"\[where\] takes bool, not i32\[2\]"):
         ops.where(leaf((2,), dtypes.i32), 1.0, 2.0)
-    with pytest.raises(DTypeError, match=r"packed weights have no arithmetic; use linear or dequantize"):
+    with pytest.raises(DTypeError, match=r"packed weights have no arithmetic"):
         ops.add(graph.weight("w", (2, 32), dtypes.q4_0), 1.0)
     with pytest.raises(DTypeError, match=r"\[cast\] to 'q4_0'; dense dtypes are f32, f16"):
         ops.cast(leaf((32,), dtypes.f32), dtypes.q4_0)

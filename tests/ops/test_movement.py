@@ -38,6 +38,14 @@ def test_reshape_refuses_a_size_that_is_not_determined(old, new):
         ops.reshape(leaf(*old), new)
 
 
+def test_sizes_may_be_numpy_integers_but_not_negative():
+    assert ops.reshape(leaf(2, 6), tuple(np.array([3, 4]))).shape == (3, 4)
+    assert ops.sum(leaf(2, 6), axis=np.int64(-1)).shape == (2,)
+    for call in (ops.reshape, ops.broadcast_to):
+        with pytest.raises(ShapeError, match=rf"\[{call.__name__}\] shape \(-2, -6\) has a negative size"):
+            call(leaf(2, 6), (-2, -6))
+
+
 def test_reshape_counts():
     for old, new in [((2, 6), (13,)), ((T, 6), (6,)), ((T, 6), (T, 5)), ((T, 2), (Dim("S"), 2))]:
         with pytest.raises(ShapeError, match=r"\[reshape\] shape .* has not as many elements as"):

@@ -25,6 +25,7 @@ from trivet.ops.rules import (
     elementwise,
     one_of,
     operands,
+    sizes_of,
     sum_to,
     tolerance,
 )
@@ -417,12 +418,15 @@ def cast(x: Any, dtype: DType | str) -> Any:
     """`x` as another dense dtype.
 
     Float to float rounds to nearest even and overflows to infinity; float to integer goes towards zero and
-    stops at the limits, NaN becomes 0; integer to narrower integer wraps; anything but 0 is true.
+    stops at the limits, NaN becomes 0; integer to narrower integer wraps; anything but 0 is true. What has
+    the dtype already is given back as it is.
 
     >>> cast(np.zeros(3, np.float32), "bf16")
     <cast bf16[3]>
     """
-    return _cast(x, dtype=dtype if isinstance(dtype, str) else dtype.name)
+    (node,), wrap = unwrap("cast", [x])
+    name = dtype if isinstance(dtype, str) else dtype.name
+    return wrap(node if node.dtype.name == name else _cast.node([node], {"dtype": name}))
 
 
 def _iota_infer(shape: Shape, axis: int, dtype: str) -> Spec:
@@ -457,6 +461,6 @@ def iota(shape: Sequence[Any], axis: int = 0, dtype: DType | str = dtypes.i32) -
     >>> iota((2, 3), axis=-1)
     <iota i32[2, 3]>
     """
-    shape = tuple(shape)
+    shape = sizes_of("iota", shape)
     name = dtype if isinstance(dtype, str) else dtype.name
     return _iota(shape=shape, axis=axis_of("iota", axis, shape), dtype=name)

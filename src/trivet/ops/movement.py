@@ -23,6 +23,7 @@ from trivet.ops.rules import (
     factors,
     has_shape,
     one_of,
+    sizes_of,
     sum_to,
     tolerance,
 )
@@ -73,7 +74,7 @@ def reshape(x: Any, shape: Sequence[Size] | int) -> Any:
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if -1 in sizes:
         sizes = _infer_size(node.shape, sizes)
-    return wrap(_reshape.node([node], {"shape": sizes}))
+    return wrap(_reshape.node([node], {"shape": sizes_of("reshape", sizes)}))
 
 
 def _infer_size(old: Shape, new: Shape) -> Shape:
@@ -156,7 +157,7 @@ def broadcast_to(x: Any, shape: Sequence[Size]) -> Any:
     >>> broadcast_to(np.zeros((3, 1), np.float32), (2, 3, 5))
     <broadcast_to f32[2, 3, 5]>
     """
-    return _broadcast_to(x, shape=tuple(shape))
+    return _broadcast_to(x, shape=sizes_of("broadcast_to", shape))
 
 
 def full(shape: Sequence[Size], value: float | int | bool, dtype: DType) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trivet import dtypes
 from trivet.graph import Shape, Size, Spec
-from trivet.ops.rules import has_shape, one_of
+from trivet.ops.rules import has_shape, one_of, sizes_of
 from trivet.ops.table import Infer, NoGradient, Row, Sample, define
 
 _KEY = np.array([0x0123456789ABCDEF, -7])
@@ -60,7 +60,7 @@ def random_bits(key: Any, shape: Sequence[Size]) -> Any:
     >>> random_bits(np.array([1, 2]), (3, 4))
     <random_bits i32[3, 4]>
     """
-    return _random_bits(key, shape=tuple(shape))
+    return _random_bits(key, shape=sizes_of("random_bits", shape))
 
 
 def random_uniform(key: Any, shape: Sequence[Size]) -> Any:
@@ -69,7 +69,7 @@ def random_uniform(key: Any, shape: Sequence[Size]) -> Any:
     >>> random_uniform(np.array([1, 2]), (3, 4))
     <random_uniform f32[3, 4]>
     """
-    return _random_uniform(key, shape=tuple(shape))
+    return _random_uniform(key, shape=sizes_of("random_uniform", shape))
 
 
 def random_normal(key: Any, shape: Sequence[Size]) -> Any:
@@ -80,4 +80,4 @@ def random_normal(key: Any, shape: Sequence[Size]) -> Any:
     >>> random_normal(np.array([1, 2]), (3, 4))
     <random_normal f32[3, 4]>
     """
-    return _random_normal(key, shape=tuple(shape))
+    return _random_normal(key, shape=sizes_of("random_normal", shape))

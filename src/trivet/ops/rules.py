@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -78,6 +79,7 @@ def axis_of(op: str, axis: int, shape: Shape) -> int:
     >>> axis_of("softmax", -1, (2, 4))
     1
     """
+    axis = operator.index(axis)
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"[{op}] axis {axis} out of range for shape {shape}")
     return axis % len(shape)
@@ -87,10 +89,18 @@ def axes_of(op: str, axis: int | Sequence[int] | None, shape: Shape) -> tuple[in
     """Axes counted from the front, sorted; None means all."""
     if axis is None:
         return tuple(range(len(shape)))
-    axes = sorted(axis_of(op, a, shape) for a in ((axis,) if isinstance(axis, int) else axis))
+    axes = sorted(axis_of(op, a, shape) for a in (axis if isinstance(axis, Iterable) else (axis,)))
     if len(set(axes)) != len(axes):
         raise ShapeError(f"[{op}] axes {axis} name one axis twice for shape {shape}")
     return tuple(axes)
+
+
+def sizes_of(op: str, shape: Iterable[Size]) -> Shape:
+    """A shape as a caller gave it, as a tuple of ints and symbols."""
+    sizes = tuple(s if isinstance(s, Dim) else operator.index(s) for s in shape)
+    if any(isinstance(s, int) and s < 0 for s in sizes):
+        raise ShapeError(f"[{op}] shape {sizes} has a negative size")
+    return sizes
 
 
 def broadcast(op: str, *shapes: Shape) -> Shape:

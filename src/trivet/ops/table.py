@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from trivet.dtypes import DType
-from trivet.errors import DTypeError
 from trivet.graph import Node, Spec, constant, item
 
 #: infer(*specs, **attrs) -> the Spec of the output, or a tuple of Specs; raises ShapeError or DTypeError
@@ -97,11 +96,8 @@ class Row:
 
     def node(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> Node | tuple[Node, ...]:
         """The node of one call; for a row with several outputs, the tuple of its items."""
-        unknown = set(attrs) - set(self.attrs)
-        if unknown:
-            raise DTypeError(
-                f"[{self.name}] unknown attribute {sorted(unknown)}; it takes {sorted(self.attrs)}"
-            )
+        if set(attrs) != set(self.attrs):
+            raise InputError(f"[{self.name}] attributes {sorted(attrs)}; it takes {sorted(self.attrs)}")
         specs = self.infer(*(n.spec for n in inputs), **attrs)
         several = isinstance(specs, tuple)
         node = Node(self.name, tuple(inputs), dict(attrs), specs if isinstance(specs, tuple) else (specs,))

@@ -20,6 +20,9 @@ class NumpyBackend(Backend):
 
     name = "numpy"
 
+    def details(self) -> str:
+        return f"NumPy {np.__version__}, float64"
+
     def supports(self, node: Node) -> bool:
         return node.op in LOWERINGS
 

@@ -211,10 +211,10 @@ void attend(QueryBlock& b, Source& source, const Shaping& shaping) {
 
 // A row's result; 0 where it saw nothing.
 inline void write_row(const float* out, float sum, float* to, int64_t width) {
-  const F32 divisor = broadcast(sum == 0 ? 1.0f : sum);
+  const F32 scale = broadcast(sum == 0 ? 1.0f : 1 / sum);
   int64_t e = 0;
-  for (; e + kLanes <= width; e += kLanes) store(to + e, load(out + e) / divisor);
-  if (e < width) store_partial(to + e, load(out + e) / divisor, static_cast<int>(width - e));
+  for (; e + kLanes <= width; e += kLanes) store(to + e, load(out + e) * scale);
+  if (e < width) store_partial(to + e, load(out + e) * scale, static_cast<int>(width - e));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from trivet.dtypes import DType
+from trivet.errors import InputError
 from trivet.graph import Node, Spec, constant, item
 
 #: infer(*specs, **attrs) -> the Spec of the output, or a tuple of Specs; raises ShapeError or DTypeError

@@ -64,6 +64,21 @@ struct Arranged {
 
 // --- arranging --------------------------------------------------------------------------------------------
 
+// Of eight codes in the bytes of v: the kBits above bit kShift of codes 0, 2, 4, 6, side by side.
+template <int kBits, int kShift>
+inline uint32_t even_fields(uint64_t v) {
+  constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1, kPair = (uint64_t{1} << 2 * kBits) - 1;
+  v = v >> kShift & (kMask | kMask << 16 | kMask << 32 | kMask << 48);
+  v = (v | v >> (16 - kBits)) & (kPair | kPair << 32);
+  return static_cast<uint32_t>(v | v >> (32 - 2 * kBits)) & ((1u << 4 * kBits) - 1);
+}
+
+// The same of all eight: the even codes in the low half of the result, the odd ones in the high half.
+template <int kBits, int kShift>
+inline uint32_t both_fields(uint64_t v) {
+  return even_fields<kBits, kShift>(v) | even_fields<kBits, kShift>(v >> 8) << 16;
+}
+
 // The codes of 32 k of 16 rows, as the layout above says. codes[r] is a row's, offset still in.
 template <class Block>
 inline void arrange_codes(const uint8_t (*codes)[Block::kSize], int begin, uint8_t* out) {
@@ -74,17 +89,18 @@ inline void arrange_codes(const uint8_t (*codes)[Block::kSize], int begin, uint8
         for (int h = 0; h < 2; ++h) out[32 * i + 2 * r + h] = codes[r][begin + 2 * i + h] ^ 0x80;
     return;
   }
-  uint16_t words[6][32] = {};
-  for (int r = 0; r < kStrip; ++r)
-    for (int k = 0; k < 32; ++k) {
-      const unsigned code = codes[r][begin + k], word = static_cast<unsigned>(2 * r + k % 2),
-                     i = static_cast<unsigned>(k / 2);
-      words[i / 4][word] |= static_cast<uint16_t>((code & 15) << (4 * (i % 4)));
-      if constexpr (L::kBits == 5) words[4][word] |= static_cast<uint16_t>((code >> 4) << i);
-      if constexpr (L::kBits == 6)
-        words[4 + i / 8][word] |= static_cast<uint16_t>((code >> 4) << (2 * (i % 8)));
+  for (int r = 0; r < kStrip; ++r) {
+    const uint8_t* row = codes[r] + begin;
+    uint32_t words[6] = {};  // of this row: the two words (r, 0) and (r, 1) of each 64 bytes
+    for (int l = 0; l < 4; ++l) {
+      uint64_t eight;
+      std::memcpy(&eight, row + 8 * l, 8);
+      words[l] = both_fields<4, 0>(eight);
+      if constexpr (L::kBits == 5) words[4] |= both_fields<1, 4>(eight) << 4 * l;
+      if constexpr (L::kBits == 6) words[4 + l / 2] |= both_fields<2, 4>(eight) << 8 * (l % 2);
     }
-  std::memcpy(out, words, static_cast<size_t>(L::kCodeBytes));
+    for (int l = 0; l < L::kBits && l < 6; ++l) std::memcpy(out + 64 * l + 4 * r, &words[l], 4);
+  }
 }
 
 // The scales and minima of 32 k of one row. block is null past the last row.

@@ -75,7 +75,7 @@ class Tokenizer:
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes a token stands for; they need not be whole characters. Raises TokenizerError."""
-        return _filled(c.tv_tokenizer_token_bytes, self._handle, self._id(id))
+        return _filled(c.tv_tokenizer_token_bytes, self._handle, _id(id))
 
     def token(self, id: int) -> str:
         """A token as the file spells it (byte-level, or with U+2581 for spaces). Raises TokenizerError."""
@@ -111,17 +111,11 @@ class Tokenizer:
 
     def _info(self, id: int) -> Any:
         info = c.tv_token_info(struct_size=ctypes.sizeof(c.tv_token_info))
-        c.tv_tokenizer_get_token(self._handle, self._id(id), ctypes.byref(info))
+        c.tv_tokenizer_get_token(self._handle, _id(id), ctypes.byref(info))
         return info
 
-    def _id(self, id: int) -> int:
-        """An id that fits the C type; the core checks the vocabulary's own bounds."""
-        if not -(2**31) <= id < 2**31:
-            raise TokenizerError(f"[tokenizer] token id {id}; the vocabulary has 0 to {self.n_vocab - 1}")
-        return int(id)
-
     def _array(self, ids: Iterable[int]) -> ctypes.Array[ctypes.c_int32]:
-        checked = [self._id(i) for i in ids]
+        checked = [_id(i) for i in ids]
         return (ctypes.c_int32 * len(checked))(*checked)
 
 
@@ -136,7 +130,7 @@ class TokenStream:
 
     def push(self, id: int) -> str:
         """The text that can be shown after this id; maybe none yet. Raises TokenizerError."""
-        return self._call(c.tv_tokenizer_stream_push, id)
+        return self._call(c.tv_tokenizer_stream_push, _id(id))
 
     def flush(self) -> str:
         """Ends the text: what was held back of an unfinished character comes out as U+FFFD."""
@@ -149,6 +143,13 @@ class TokenStream:
 
 def _optional(id: int) -> int | None:
     return None if id < 0 else id
+
+
+def _id(id: int) -> int:
+    """An id that fits the C type; the core checks the vocabulary's own bounds."""
+    if not -(2**31) <= id < 2**31:
+        raise TokenizerError(f"[tokenizer] token id {id} is in no vocabulary")
+    return int(id)
 
 
 def _decode_flags(skip_special: bool, continuation: bool) -> int:

@@ -45,7 +45,9 @@ Program::Program(std::shared_ptr<const Plan> plan, std::shared_ptr<Model> model,
 
 void Program::fix_dims(const std::vector<std::pair<std::string, int64_t>>& dims) {
   fixed_.assign(plan_->dims.size(), -1);
-  for (const auto& [name, size] : dims) {
+  for (const std::pair<std::string, int64_t>& given : dims) {
+    const std::string& name = given.first;
+    const int64_t size = given.second;
     const auto dim =
         std::find_if(plan_->dims.begin(), plan_->dims.end(), [&](const Dim& d) { return d.name == name; });
     if (dim == plan_->dims.end())

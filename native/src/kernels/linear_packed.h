@@ -208,11 +208,11 @@ TV_INLINE void unpack_codes(const uint8_t* w, RowPairs* p) {
     }
     if constexpr (L::kBits == 5) {
       const RowPairs high = load_pairs(w + 256);
-      ((p[i] = or_field<i, 1>(p[i], high)), ...);
+      ((p[i] = or_field<i, 1, 4>(p[i], high)), ...);
     }
     if constexpr (L::kBits == 6) {
       const RowPairs high[2] = {load_pairs(w + 256), load_pairs(w + 320)};
-      ((p[i] = or_field<2 * (i % 8), 3>(p[i], high[i / 8])), ...);
+      ((p[i] = or_field<2 * (i % 8), 3, 4>(p[i], high[i / 8])), ...);
     }
     if constexpr (L::kDType == DType::iq4_nl) ((p[i] = lookup(p[i], kIq4Values)), ...);
     if constexpr (L::kHalves && Block::kOffset != 0) ((p[i] = p[i] - Block::kOffset), ...);
@@ -258,22 +258,35 @@ TV_INLINE RowInts dot_range(RowInts sum, const RowPairs* p, const int16_t* x) {
   return sum;
 }
 
+// Codes 4 l + j of 64 bytes of nibbles, times 16^j for j = 1 and 2, whose nibbles stay where they are.
+template <int kBits, int l, int j>
+TV_INLINE RowPairs code_in_place(RowPairs nibbles, RowPairs fifth) {
+  constexpr int kAt = j == 3 ? 0 : 4 * j;
+  const RowPairs code = j == 3 ? field<12, 0xf>(nibbles) : field<0, 0xf << kAt>(nibbles);
+  if constexpr (kBits == 5) return or_field<4 * l + j, 1, kAt + 4>(code, fifth);
+  return code;
+}
+
 // S for one token alone: the same integer by fewer instructions than unpacking for many.
 template <class Block>
 TV_INLINE RowInts dot_once(const uint8_t* w, const int16_t* x, int32_t start) {
   using L = Arranged<Block>;
-  if constexpr (L::kBits == 4 && !L::kHalves && L::kDType != DType::iq4_nl) {
-    // The middle nibbles stay where they are, as 16 and 256 times the code.
-    RowInts low = broadcast_rows(start), by16 = broadcast_rows(0), by256 = by16;
-#pragma GCC unroll 4
-    for (int l = 0; l < 4; ++l, x += 8) {
+  if constexpr (L::kBits <= 5 && !L::kHalves && L::kDType != DType::iq4_nl) {
+    constexpr int kBits = L::kBits;
+    RowInts by1 = broadcast_rows(start), by16 = broadcast_rows(0), by256 = by16;
+    const RowPairs fifth = kBits == 5 ? load_pairs(w + 256) : RowPairs{};
+    const auto step = [&]<int l>() __attribute__((always_inline)) {
       const RowPairs v = load_pairs(w + 64 * l);
-      low = dot_pairs(low, field<0, 0xf>(v), x);
-      by16 = dot_pairs(by16, field<0, 0xf0>(v), x + 2);
-      by256 = dot_pairs(by256, field<0, 0xf00>(v), x + 4);
-      low = dot_pairs(low, field<12, 0xf>(v), x + 6);
-    }
-    return low + (shift_down<4>(by16) + shift_down<8>(by256));
+      by1 = dot_pairs(by1, code_in_place<kBits, l, 0>(v, fifth), x + 8 * l);
+      by16 = dot_pairs(by16, code_in_place<kBits, l, 1>(v, fifth), x + 8 * l + 2);
+      by256 = dot_pairs(by256, code_in_place<kBits, l, 2>(v, fifth), x + 8 * l + 4);
+      by1 = dot_pairs(by1, code_in_place<kBits, l, 3>(v, fifth), x + 8 * l + 6);
+    };
+    step.template operator()<0>();
+    step.template operator()<1>();
+    step.template operator()<2>();
+    step.template operator()<3>();
+    return by1 + (shift_down<4>(by16) + shift_down<8>(by256));
   }
   RowPairs p[16];
   unpack_codes<Block>(w, p);

@@ -39,15 +39,15 @@ TV_INLINE RowPairs field(RowPairs a) {
   return {_mm256_and_si256(_mm256_srli_epi16(a.low, kShift), mask),
           _mm256_and_si256(_mm256_srli_epi16(a.high, kShift), mask)};
 }
-template <int kFrom, int kMask>
+template <int kFrom, int kMask, int kTo>
 TV_INLINE __m256i or_field(__m256i a, __m256i high) {
-  const __m256i moved = kFrom < 4 ? _mm256_slli_epi16(high, kFrom < 4 ? 4 - kFrom : 0)
-                                  : _mm256_srli_epi16(high, kFrom < 4 ? 0 : kFrom - 4);
-  return _mm256_or_si256(a, _mm256_and_si256(moved, _mm256_set1_epi16(kMask << 4)));
+  constexpr int kUp = kTo > kFrom ? kTo - kFrom : 0, kDown = kFrom > kTo ? kFrom - kTo : 0;
+  const __m256i moved = kUp ? _mm256_slli_epi16(high, kUp) : _mm256_srli_epi16(high, kDown);
+  return _mm256_or_si256(a, _mm256_and_si256(moved, _mm256_set1_epi16(kMask << kTo)));
 }
-template <int kFrom, int kMask>
+template <int kFrom, int kMask, int kTo>
 TV_INLINE RowPairs or_field(RowPairs a, RowPairs high) {
-  return {or_field<kFrom, kMask>(a.low, high.low), or_field<kFrom, kMask>(a.high, high.high)};
+  return {or_field<kFrom, kMask, kTo>(a.low, high.low), or_field<kFrom, kMask, kTo>(a.high, high.high)};
 }
 TV_INLINE RowPairs operator-(RowPairs a, int b) {
   const __m256i all = _mm256_set1_epi16(static_cast<int16_t>(b));

@@ -32,16 +32,16 @@ TV_INLINE RowPairs field(RowPairs a) {
   return {kShift != 0 && kMask == 0xffff >> kShift ? shifted
                                                    : _mm512_and_si512(shifted, _mm512_set1_epi16(kMask))};
 }
-template <int kFrom, int kMask>
+template <int kFrom, int kMask, int kTo>
 TV_INLINE RowPairs or_field(RowPairs a, RowPairs high) {
   if constexpr (kMask == 1) {
     const __mmask32 set = _mm512_test_epi16_mask(high.v, _mm512_set1_epi16(static_cast<int16_t>(1 << kFrom)));
-    return {_mm512_mask_add_epi16(a.v, set, a.v, _mm512_set1_epi16(16))};
+    return {_mm512_mask_add_epi16(a.v, set, a.v, _mm512_set1_epi16(1 << kTo))};
   } else {
-    const __m512i moved = kFrom < 4 ? _mm512_slli_epi16(high.v, kFrom < 4 ? 4 - kFrom : 0)
-                                    : _mm512_srli_epi16(high.v, kFrom < 4 ? 0 : kFrom - 4);
+    constexpr int kUp = kTo > kFrom ? kTo - kFrom : 0, kDown = kFrom > kTo ? kFrom - kTo : 0;
+    const __m512i moved = kUp ? _mm512_slli_epi16(high.v, kUp) : _mm512_srli_epi16(high.v, kDown);
     // a | (moved & mask)
-    return {_mm512_ternarylogic_epi32(a.v, moved, _mm512_set1_epi16(kMask << 4), 0xf8)};
+    return {_mm512_ternarylogic_epi32(a.v, moved, _mm512_set1_epi16(kMask << kTo), 0xf8)};
   }
 }
 TV_INLINE RowPairs operator-(RowPairs a, int b) {

@@ -36,9 +36,9 @@ TV_INLINE RowPairs field(RowPairs a) {
   TV_EACH_QUARTER(RowPairs,
                   vandq_s16(vreinterpretq_s16_u16(vshlq_u16(vreinterpretq_u16_s16(a.v[i]), down)), mask));
 }
-template <int kFrom, int kMask>
+template <int kFrom, int kMask, int kTo>
 TV_INLINE RowPairs or_field(RowPairs a, RowPairs high) {
-  const int16x8_t mask = vdupq_n_s16(kMask << 4), move = vdupq_n_s16(4 - kFrom);
+  const int16x8_t mask = vdupq_n_s16(kMask << kTo), move = vdupq_n_s16(kTo - kFrom);
   TV_EACH_QUARTER(
       RowPairs,
       vorrq_s16(a.v[i],

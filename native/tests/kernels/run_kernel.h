@@ -59,7 +59,7 @@ inline Array random_array(std::vector<int64_t> shape, uint64_t seed, float size 
 
 inline Array int_array(std::vector<int64_t> shape, const std::vector<int32_t>& values) {
   Array a(DType::i32, std::move(shape));
-  std::memcpy(a.bytes.data(), values.data(), a.bytes.size());
+  if (!a.bytes.empty()) std::memcpy(a.bytes.data(), values.data(), a.bytes.size());
   return a;
 }
 

@@ -56,7 +56,7 @@ struct Result {
 Result run(const Setting& s, Data& d, int threads) {
   Array lse(DType::f32, {s.batch, s.queries, s.heads});
   Result r{d.g, lse, d.q, d.k, d.v};
-  for (Array* a : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv}) std::memset(a->bytes.data(), 0xff, a->bytes.size());
+  for (Array* a : {&r.o, &r.lse, &r.dq, &r.dk, &r.dv}) a->bytes.assign(a->bytes.size(), '\xff');
   CHECK(!run_kernel("attention", d.with_options(s, {&d.q, &d.k, &d.v}), {&r.o, &r.lse}, s.attrs(), threads));
   CHECK(!run_kernel("attention_backward", d.with_options(s, {&d.g, &d.q, &d.k, &d.v, &r.o, &r.lse}),
                     {&r.dq, &r.dk, &r.dv}, s.attrs(), threads));

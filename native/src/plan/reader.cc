@@ -115,7 +115,6 @@ Value read_value(Reader& in, uint32_t id, size_t n_dims, std::vector<Constant>& 
     fail(Status::bad_plan, "[plan] values[%u].rank is %u; allowed: 0 to %d", id, rank, kMaxRank);
   if (zero != 0) fail(Status::bad_plan, "[plan] values[%u].zero is %u", id, zero);
   Value value{static_cast<Kind>(kind), static_cast<DType>(dtype), in.str("value.name"), {}};
-  in.take(0, "value.sizes");
   if (rank > in.left() / kSizeBytes)
     fail(Status::bad_plan, "[plan] values[%u].sizes: %u sizes do not fit in the %zu bytes left", id, rank,
          in.left());

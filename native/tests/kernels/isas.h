@@ -16,7 +16,12 @@ struct IsaTable {
 };
 
 inline bool cpu_has(const char* feature) {
-  return (" " + tv::cpu_features() + " ").find(std::string(" ") + feature + " ") != std::string::npos;
+  std::string all = tv::cpu_features(), wanted = feature;
+  all.insert(all.begin(), ' ');
+  wanted.insert(wanted.begin(), ' ');
+  all += ' ';
+  wanted += ' ';
+  return all.find(wanted) != std::string::npos;
 }
 
 inline const tv::Kernel& kernel_row(const tv::KernelTable& table, const char* name) {

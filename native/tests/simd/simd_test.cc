@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "check.h"
-#include "core/cpu.h"
 #include "core/half.h"
+#include "kernels/isas.h"
 #include "probe.h"
 
 namespace tv {
@@ -46,10 +46,8 @@ struct Named {
 std::vector<Named> all_isas() {
   std::vector<Named> list = {{"scalar", tv::scalar::simd_probe()}};
 #if defined(__x86_64__)
-  const std::string features = " " + tv::cpu_features() + " ";
-  if (features.find(" f16c ") != std::string::npos) list.push_back({"avx2", tv::avx2::simd_probe()});
-  if (features.find(" avx512_vnni ") != std::string::npos)
-    list.push_back({"avx512", tv::avx512::simd_probe()});
+  if (cpu_has("f16c")) list.push_back({"avx2", tv::avx2::simd_probe()});
+  if (cpu_has("avx512_vnni")) list.push_back({"avx512", tv::avx512::simd_probe()});
 #elif defined(__aarch64__)
   list.push_back({"neon", tv::neon::simd_probe()});
 #endif

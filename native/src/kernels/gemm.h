@@ -61,7 +61,7 @@ static inline void pack_panel(const float* from, int64_t step, int64_t across, i
       for (int j = 0; j < valid; ++j) to[p * width + j] = from[p * step + j];
     return;
   }
-  constexpr int64_t kRun = 16;  // steps at once: a cache line of each source
+  constexpr int64_t kRun = 32;  // steps at once: two cache lines of each source
   for (int64_t p0 = 0; p0 < k; p0 += kRun) {
     const int64_t p1 = least(p0 + kRun, k);
     for (int j = 0; j < valid; ++j)

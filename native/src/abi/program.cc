@@ -179,9 +179,10 @@ tv_status tv_program_run(tv_program* program, const tv_tensor* inputs, size_t n_
     for (size_t i = 0; i < n_outputs; ++i)
       out.push_back(outputs[i].data == nullptr ? View{} : view_of(&outputs[i], "tv_program_run] [output"));
     program->cancel.store(false);
-    p.run(in, out, program->cancel);
+    std::vector<const int64_t*> shapes(n_outputs);
+    p.run(in, out, program->cancel, shapes.data());
     for (size_t i = 0; i < n_outputs; ++i)
-      if (outputs[i].data == nullptr) give_tensor(out[i], p.output(i).shape, &outputs[i]);
+      if (outputs[i].data == nullptr) give_tensor(out[i], shapes[i], &outputs[i]);
   });
 }
 

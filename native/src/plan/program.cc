@@ -125,10 +125,6 @@ const View& Program::state(std::string_view name) const {
   fail(Status::invalid_argument, "[program] the plan has no state %s", quoted(name).c_str());
 }
 
-const View& Program::output(size_t index) const {
-  return layouts_.front()->view(plan_->outputs[index].value);
-}
-
 // --- one run --------------------------------------------------------------------------------------------
 
 void Program::match(uint32_t id, int axis, int64_t extent) {
@@ -226,7 +222,8 @@ void Program::bind_outputs(Layout& layout, std::span<const View> inputs,
   }
 }
 
-void Program::run(std::span<const View> inputs, std::span<View> outputs, const std::atomic<bool>& cancel) {
+void Program::run(std::span<const View> inputs, std::span<View> outputs, const std::atomic<bool>& cancel,
+                  const int64_t** shapes) {
   std::lock_guard lock(mutex_);
   Layout& layout = layout_for(inputs);
   check_outputs(layout, outputs);
@@ -237,6 +234,8 @@ void Program::run(std::span<const View> inputs, std::span<View> outputs, const s
   else
     execute(layout, cancel);
   give(layout, outputs);
+  for (size_t i = 0; shapes != nullptr && i < outputs.size(); ++i)
+    shapes[i] = layout.view(plan_->outputs[i].value).shape;
   commit(layout);
 }
 

@@ -34,10 +34,9 @@ class Program {
 
   // Inputs and outputs in the plan's order. Outputs with data are filled, others become views that are valid
   // until the next run. Stops at the next op, with Error{cancelled}, once *cancel is true.
-  void run(std::span<const View> inputs, std::span<View> outputs, const std::atomic<bool>& cancel);
-
-  // The shape of output `index` in the last run; lives until the next.
-  const View& output(size_t index) const;
+  // shapes, where given, receives a pointer to each output's sizes, valid as long as a view.
+  void run(std::span<const View> inputs, std::span<View> outputs, const std::atomic<bool>& cancel,
+           const int64_t** shapes = nullptr);
 
  private:
   void fix_dims(const std::vector<std::pair<std::string, int64_t>>& dims);

@@ -7,8 +7,8 @@ namespace tv {
 
 enum class Isa { scalar, avx2, avx512, neon };
 
-Isa cpu_isa();                 // chosen once; throws Error{unsupported} for a TRIVET_ISA the CPU lacks
+Isa cpu_isa();  // chosen once; throws Error{unsupported} for a TRIVET_ISA the CPU lacks
 const char* isa_name(Isa isa);
-std::string cpu_features();    // e.g. "avx2 fma f16c avx512f avx512_vnni avx512_bf16"
+std::string cpu_features();  // e.g. "avx2 fma f16c avx512f avx512_vnni avx512_bf16"
 
 }  // namespace tv

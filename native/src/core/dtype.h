@@ -37,12 +37,12 @@ struct DTypeTraits {
 };
 
 inline constexpr DTypeTraits kDTypes[] = {
-    {DType::f32, "f32", 1, 4},      {DType::f16, "f16", 1, 2},       {DType::bf16, "bf16", 1, 2},
-    {DType::f64, "f64", 1, 8},      {DType::i8, "i8", 1, 1},         {DType::u8, "u8", 1, 1},
-    {DType::i32, "i32", 1, 4},      {DType::i64, "i64", 1, 8},       {DType::boolean, "bool", 1, 1},
-    {DType::q4_0, "q4_0", 32, 18},  {DType::q4_1, "q4_1", 32, 20},   {DType::q5_0, "q5_0", 32, 22},
-    {DType::q5_1, "q5_1", 32, 24},  {DType::q8_0, "q8_0", 32, 34},   {DType::q2_k, "q2_k", 256, 84},
-    {DType::q3_k, "q3_k", 256, 110}, {DType::q4_k, "q4_k", 256, 144}, {DType::q5_k, "q5_k", 256, 176},
+    {DType::f32, "f32", 1, 4},       {DType::f16, "f16", 1, 2},         {DType::bf16, "bf16", 1, 2},
+    {DType::f64, "f64", 1, 8},       {DType::i8, "i8", 1, 1},           {DType::u8, "u8", 1, 1},
+    {DType::i32, "i32", 1, 4},       {DType::i64, "i64", 1, 8},         {DType::boolean, "bool", 1, 1},
+    {DType::q4_0, "q4_0", 32, 18},   {DType::q4_1, "q4_1", 32, 20},     {DType::q5_0, "q5_0", 32, 22},
+    {DType::q5_1, "q5_1", 32, 24},   {DType::q8_0, "q8_0", 32, 34},     {DType::q2_k, "q2_k", 256, 84},
+    {DType::q3_k, "q3_k", 256, 110}, {DType::q4_k, "q4_k", 256, 144},   {DType::q5_k, "q5_k", 256, 176},
     {DType::q6_k, "q6_k", 256, 210}, {DType::iq4_nl, "iq4_nl", 32, 18},
 };
 

@@ -22,7 +22,8 @@ class ThreadPool {
   template <class F>
   void parallel_for(int64_t n, int64_t grain, F&& f) {
     using Fn = std::remove_reference_t<F>;
-    run(n, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<Fn*>(context))(begin, end); },
+    run(
+        n, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<Fn*>(context))(begin, end); },
         const_cast<void*>(static_cast<const void*>(&f)));
   }
 

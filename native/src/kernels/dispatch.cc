@@ -9,14 +9,14 @@ namespace tv {
 
 #define TV_DECLARE(family) KernelTable TV_CONCAT(family, _table)();
 #define TV_LIST(family) TV_CONCAT(family, _table)(),
-#define TV_TABLES(isa)                                                       \
-  namespace isa {                                                            \
-  TV_FAMILIES(TV_DECLARE)                                                    \
-  const KernelTable* tables(size_t* n) {                                     \
-    static const KernelTable list[] = {TV_FAMILIES(TV_LIST)};                \
-    *n = sizeof list / sizeof *list;                                         \
-    return list;                                                             \
-  }                                                                          \
+#define TV_TABLES(isa)                                        \
+  namespace isa {                                             \
+  TV_FAMILIES(TV_DECLARE)                                     \
+  const KernelTable* tables(size_t* n) {                      \
+    static const KernelTable list[] = {TV_FAMILIES(TV_LIST)}; \
+    *n = sizeof list / sizeof *list;                          \
+    return list;                                              \
+  }                                                           \
   }
 
 TV_TABLES(scalar)

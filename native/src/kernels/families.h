@@ -2,18 +2,18 @@
 #pragma once
 
 #define TV_FAMILIES(X) \
-  X(attention) \
-  X(cross_entropy) \
-  X(dequantize) \
-  X(elementwise) \
-  X(embedding) \
-  X(glu) \
-  X(linear) \
-  X(matmul) \
-  X(movement) \
-  X(norm) \
-  X(paged) \
-  X(random) \
-  X(reduce) \
-  X(rope) \
+  X(attention)         \
+  X(cross_entropy)     \
+  X(dequantize)        \
+  X(elementwise)       \
+  X(embedding)         \
+  X(glu)               \
+  X(linear)            \
+  X(matmul)            \
+  X(movement)          \
+  X(norm)              \
+  X(paged)             \
+  X(random)            \
+  X(reduce)            \
+  X(rope)              \
   X(softmax)

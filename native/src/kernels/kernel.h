@@ -68,10 +68,10 @@ const Kernel* find_kernel(const char* name, const DType* in, int n_in, const DTy
 #define TV_CONCAT_(a, b) a##b
 #define TV_CONCAT(a, b) TV_CONCAT_(a, b)
 // Opens the table of a kernel family; used inside namespace tv::TV_ISA at the end of its source.
-#define TV_KERNELS(family, ...)                                                              \
-  namespace {                                                                                \
-  constexpr ::tv::Kernel TV_CONCAT(family, _rows)[] = {__VA_ARGS__};                         \
-  }                                                                                          \
-  ::tv::KernelTable TV_CONCAT(family, _table)() {                                            \
+#define TV_KERNELS(family, ...)                                                                 \
+  namespace {                                                                                   \
+  constexpr ::tv::Kernel TV_CONCAT(family, _rows)[] = {__VA_ARGS__};                            \
+  }                                                                                             \
+  ::tv::KernelTable TV_CONCAT(family, _table)() {                                               \
     return {TV_CONCAT(family, _rows), sizeof(TV_CONCAT(family, _rows)) / sizeof(::tv::Kernel)}; \
   }

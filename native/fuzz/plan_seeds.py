@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from trivet import graph, ops, plan
-from trivet.dtypes import f32, i32, q4_0
-from trivet.graph import Dim, Graph
+from trivet.backends.native import lower
+from trivet.dtypes import DType, f32, i32, q4_0
+from trivet.graph import Dim, Graph, Node, of_numpy
+from trivet.ops.table import TABLE, Row, Typed
 
 CORPUS = Path(__file__).parent / "corpus/plan"
 
@@ -39,12 +41,31 @@ def cache() -> Graph:
     return Graph({"logits": logits}, {"k": keys, "v": values})
 
 
+def called(row: Row, index: int) -> Graph:
+    """A sample of a row, its arrays as inputs."""
+    sample = row.samples[index]
+    inputs: list[Node] = []
+    for i, array in enumerate(sample.make(np.random.default_rng(0))):
+        kind: DType = f32 if getattr(array, "dtype", None) == np.float64 else array.dtype
+        if not isinstance(array, Typed) and kind is not f32:
+            kind = of_numpy(array.dtype)
+        inputs.append(graph.input(f"x{i}", array.shape, kind))
+    call = row(*inputs, **sample.attrs)
+    outputs = call if isinstance(call, tuple) else [call]
+    return Graph({f"y{i}": node for i, node in enumerate(outputs)})
+
+
 def main() -> None:
     CORPUS.mkdir(parents=True, exist_ok=True)
     dims = dict.fromkeys("TBPN", (0, 100))
     for make in (elementwise, cache):
         built = plan.build(make(), dims, make.__name__)
         (CORPUS / make.__name__).write_bytes(plan.encode(built))
+    for name, row in TABLE.items():
+        for index in (0, len(row.samples) // 2):
+            data = plan.encode(plan.build(lower(called(row, index)), {}, name))
+            if len(data) < 2000:
+                (CORPUS / f"{name}-{index}").write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -92,8 +92,9 @@ void forward_run(const Call& call) {
   });
   const int64_t blocks = round_up(p.queries, f.block_queries) / f.block_queries;
   each_item(*call.pool, pairs * blocks, [&](int64_t item, int64_t slot) {
-    const int64_t index = blocks - 1 - item / pairs;  // the later ones may see more keys: they go first
-    const int64_t b = item % pairs / p.kv_heads, kv_head = item % pairs % p.kv_heads;
+    // A head's blocks follow each other, so that its keys stay in cache; its longest, the last, goes first.
+    const int64_t index = blocks - 1 - item % blocks, pair = item / blocks;
+    const int64_t b = pair / p.kv_heads, kv_head = pair % p.kv_heads;
     const int64_t first = index * f.block_queries;
     const int64_t last = first + f.block_queries < p.queries ? first + f.block_queries : p.queries;
     Carver own{f.slots + slot * f.slot_bytes};

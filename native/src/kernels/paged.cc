@@ -350,9 +350,10 @@ void attention(const Call& call) {
   const int threads = call.pool->size();
   const Scratch scratch = carve(job, carver, threads);
   const int64_t blocks = find_blocks(job, scratch.starts), items = blocks * job.kv_heads;
-  // Later blocks of a prefill see more keys: they go first.
+  // Blocks of one key head follow each other, so that a prefill's keys stay in cache; later blocks see more
+  // keys and go first.
   const auto span_at = [&](int64_t item) {
-    const int64_t block = blocks - 1 - item / job.kv_heads;
+    const int64_t block = blocks - 1 - item % blocks;
     return span_of(job, scratch.starts[block], scratch.starts[block + 1]);
   };
   const auto block_at = [&](int64_t slot) {
@@ -363,18 +364,18 @@ void attention(const Call& call) {
   if (!split)
     return each_item(*call.pool, items, [&](int64_t item, int64_t slot) {
       QueryBlock b = block_at(slot);
-      run_whole<T>(call, job, span_at(item), item % job.kv_heads, b);
+      run_whole<T>(call, job, span_at(item), item / blocks, b);
     });
   each_item(*call.pool, items * job.segments, [&](int64_t i, int64_t slot) {
     const int64_t item = i / job.segments, segment = i % job.segments;
     const Span span = span_at(item);
     if ((segment + 1) * kSegment <= span.begin || segment * kSegment >= span.end) return;
     QueryBlock b = block_at(slot);
-    run_segment<T>(call, job, span, item % job.kv_heads, segment, scratch.partials, b);
+    run_segment<T>(call, job, span, item / blocks, segment, scratch.partials, b);
   });
   each_item(*call.pool, items, [&](int64_t item, int64_t slot) {
     QueryBlock b = block_at(slot);
-    join_segments(call, job, span_at(item), item % job.kv_heads, scratch.partials, b);
+    join_segments(call, job, span_at(item), item / blocks, scratch.partials, b);
   });
 }
 

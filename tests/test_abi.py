@@ -2,7 +2,6 @@
 status, and the example in C builds and answers."""
 
 import ctypes
-import os
 import re
 import shutil
 import subprocess
@@ -275,8 +274,10 @@ def test_null_arguments_give_a_status(tmp_path, exported):
     script.write_text(NULLS)
     result = subprocess.run(
         [sys.executable, script, ROOT / "scripts/gen_native.py", exported, plan],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert result.returncode == 0, result.stderr
     calls, refused = map(int, result.stdout.split())
     assert calls > 150

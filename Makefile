@@ -7,7 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
-BUILD := build/tests
+BUILD := build/native
+CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 SOURCES := $(shell find src native CMakeLists.txt pyproject.toml -type f -not -name '*.pyc' -not -path '*/tests/*')
 NATIVE_TESTS := $(shell find native -type f)
 
@@ -38,13 +39,20 @@ bench-peers: $(VENV)/.installed
 build: $(VENV)/.installed
 
 $(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"Python {v[0]}.{v[1]} is too old: make PYTHON=python3.11 (or newer)")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -U pip
 	$(PIP) install "scikit-build-core>=0.10" "ninja>=1.11" "cmake>=3.22"
 	@touch $@
 
-# The wheel's build folder is kept, so that a second build compiles only what changed.
-$(VENV)/.installed: $(VENV)/.venv $(SOURCES)
+# The library is compiled here, where one sees it happen; the wheel and the tests take it from this folder.
+$(BUILD)/.library: $(VENV)/.venv $(SOURCES)
+	@test -e $@ || echo "compiling the core, once per instruction set: a minute or two"
+	@$(CMAKE) -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release --log-level=WARNING
+	@$(CMAKE) --build $(BUILD) --target trivet
+	@touch $@
+
+$(VENV)/.installed: $(BUILD)/.library
 	$(PIP) install --no-build-isolation .
 	@touch $@
 
@@ -61,9 +69,9 @@ $(VENV)/.check: $(VENV)/.test pyproject.toml
 	$(PIP) install --group check
 	@touch $@
 
-$(BUILD)/.built: $(VENV)/.venv $(SOURCES) $(NATIVE_TESTS)
-	PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B $(BUILD) -G Ninja -DTRIVET_TESTS=ON
-	PATH="$(abspath $(BIN)):$$PATH" cmake --build $(BUILD)
+$(BUILD)/.built: $(BUILD)/.library $(NATIVE_TESTS)
+	@$(CMAKE) -S . -B $(BUILD) -DTRIVET_TESTS=ON --log-level=WARNING
+	@$(CMAKE) --build $(BUILD)
 	@touch $@
 
 clean:

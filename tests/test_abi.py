@@ -291,17 +291,48 @@ def plan_of(path):
 
 
 @pytest.fixture(scope="session")
-def chat_program(tmp_path_factory):
+def example(tmp_path_factory):
+    """Builds a program of examples/c with a plain C compiler."""
     if not COMPILERS:
         pytest.skip("no C compiler")
-    library = core.library_path().resolve()
-    program = tmp_path_factory.mktemp("c") / "chat"
-    command = [
-        COMPILERS[0], "-std=c11", "-O2", "-Wall", "-Wextra", "-pedantic", "-Werror", "-I", str(HEADER.parent),
-        str(ROOT / "examples/c/chat.c"), str(library), f"-Wl,-rpath,{library.parent}", "-o", str(program),
-    ]  # fmt: skip
-    subprocess.run(command, check=True)
-    return program
+
+    def build(name):
+        library = core.library_path().resolve()
+        program = tmp_path_factory.mktemp("c") / name
+        command = [
+            COMPILERS[0], "-std=c11", "-O2", "-Wall", "-Wextra", "-pedantic", "-Werror", "-I",
+            str(HEADER.parent), str(ROOT / f"examples/c/{name}.c"), str(library),
+            f"-Wl,-rpath,{library.parent}", "-o", str(program),
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+        return program
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def chat_program(example):
+    return example("chat")
+
+
+@pytest.mark.model
+def test_batches_in_c_have_the_bits_of_one_alone(example, exported):
+    texts = [
+        "The capital of France is",
+        "Once upon a time, in a village by the sea, there lived an old man who",
+        "def fibonacci(n):",
+        "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30",
+        "Hello",
+    ]
+    program, said = example("batch"), set()
+    for threads in ("1", "2", "3"):
+        result = subprocess.run(
+            [program, exported, threads, *texts], capture_output=True, text=True, timeout=120
+        )
+        assert result.returncode == 0, result.stderr
+        said.add(result.stdout)
+    (ids,) = said
+    assert ids.split()[0] == "7042"  # " Paris"
 
 
 @pytest.mark.model

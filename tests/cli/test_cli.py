@@ -29,6 +29,10 @@ def test_help_has_an_example(verb):
     assert f"Example: trivet {verb}" in " ".join(ok(verb, "--help").split())
 
 
+def test_the_list_of_verbs_is_not_cut_off():
+    assert not any(line.endswith("...") for line in ok("--help").splitlines()[1:])
+
+
 def test_version():
     assert ok("--version").startswith("trivet ")
 
@@ -78,7 +82,9 @@ class TestWithModel:
     def test_tokenize(self, smollm2_path):
         found = json.loads(ok("tokenize", smollm2_path, "Hello 🦙", "--json"))
         assert "".join(found["pieces"]).startswith("Hello")
-        assert "Hello" in ok("tokenize", smollm2_path, "Hello")
+        lines = ok("tokenize", smollm2_path, "Hello world 🦙").splitlines()
+        assert lines[1:3] == ["19556  'Hello'", "905    ' world'"]
+        assert lines[-2:] == ["243    b'\\x99'", "5 tokens"]
 
     def test_eval(self, smollm2_path, tmp_path):
         text = tmp_path / "text.txt"
@@ -87,6 +93,11 @@ class TestWithModel:
         parts = json.loads(ok("eval", smollm2_path, "--text", text, "--window", 64, "--stride", 32, "--json"))
         assert whole["scored"] == parts["scored"] == whole["tokens"] - 1
         assert 0 < whole["mean_nll"] < parts["mean_nll"]
+
+    def test_a_table_in_a_pipe_is_a_row_a_line(self, smollm2_path):
+        lines = ok("inspect", smollm2_path).splitlines()
+        assert any(line.startswith("tokenizer.chat_template  ") and line.endswith("...") for line in lines)
+        assert not any("\x1b" in line or line.endswith(" ") for line in lines)
 
     def test_inspect(self, smollm2_path):
         found = json.loads(ok("inspect", smollm2_path, "--json"))

@@ -1,4 +1,4 @@
-"""Measure how fast a model runs on this machine."""
+"""Measure how fast a model runs here."""
 
 from __future__ import annotations
 

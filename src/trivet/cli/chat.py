@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from trivet.cli.output import ContextOption, DeviceOption, ModelArgument, ThreadsOption, emit_json, note
+from trivet.cli.progress import waiting
 
 EXAMPLE = "trivet chat smollm2-135m"
 
@@ -30,7 +31,10 @@ def chat(
     from trivet.generate.chat import Chat
     from trivet.generate.model import load
 
-    conversation = Chat(load(model, device, context=context, threads=threads), system)
+    with waiting("loading"):
+        m = load(model, device, context=context, threads=threads)
+        _ = m.engine
+    conversation = Chat(m, system)
     conversation.model.encode_chat([{"role": "user", "content": "Hi"}])  # no template: say so before asking
     interactive = sys.stdin.isatty()
     if interactive:

@@ -1,4 +1,4 @@
-"""List the devices trivet can use, and why it cannot use the others."""
+"""List devices, and why some cannot be used."""
 
 from __future__ import annotations
 

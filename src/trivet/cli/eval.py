@@ -1,4 +1,7 @@
-"""Score a text: mean negative log likelihood per token (natural log) and perplexity."""
+"""Score a text: mean NLL and perplexity.
+
+NLL is the negative natural log of the probability of each token, given those before it in its window.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Write a GGUF that carries its own plans and chat format, for programs without Python."""
+"""Write a GGUF that C programs can run.
+
+It is the same file with the plan and the chat format inside, so that no Python is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show what is in a model file: metadata, tensors, and the memory it will take."""
+"""Show metadata, tensors and memory of a model."""
 
 from __future__ import annotations
 
@@ -62,5 +62,7 @@ def _shape(shape: list[int]) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, dict):
         return f"{value['array']} [{value['length']}] {', '.join(map(repr, value['first']))}, ..."
+    if isinstance(value, float):
+        return f"{value:.7g}"
     text = str(value).replace("\n", "\\n")
     return text if len(text) <= 80 else text[:77] + "..."

@@ -50,7 +50,7 @@ def options(
 def main() -> None:
     """Entry point of the console script."""
     try:
-        app()
+        app(prog_name="trivet")
     except TrivetError as error:
         print(f"trivet: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, BAD_INPUT) else 1)

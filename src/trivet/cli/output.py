@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -40,12 +41,16 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         out.add_column(name, justify="right" if numeric and i else "left", overflow="fold")
     for row in rows:
         out.add_row(*(cell.replace("[", "\\[") for cell in row))
-    Console(highlight=False).print(out)
+    # A reader that is no terminal, grep say, wants each row on one line.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 1 << 20)
+    with console.capture() as shown:
+        console.print(out)
+    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 
 def note(text: str) -> None:
     """A line beside the output proper: on stderr, dim on a terminal."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         text = f"\x1b[2m{text}\x1b[0m"
     print(text, file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""A progress bar for long work: on stderr, and only on a terminal."""
+"""Signs that work goes on: on stderr, and only on a terminal."""
 
 from __future__ import annotations
 
@@ -20,3 +20,16 @@ def progress(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda n: bar.advance(task, n)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Shows a word while something of unknown length runs, and takes it away after."""
+    shown = sys.stderr.isatty()
+    if shown:
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

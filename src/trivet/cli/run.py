@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -17,13 +18,16 @@ from trivet.cli.output import (
     emit_json,
     note,
 )
+from trivet.cli.progress import waiting
 
 EXAMPLE = 'trivet run smollm2-135m "What is the capital of France?" --temperature 0'
 
 
 def run(
     model: ModelArgument,
-    prompt: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="The message; - reads it from standard input.")
+    ],
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")
@@ -51,13 +55,18 @@ def run(
     if prompt == "-":
         prompt = sys.stdin.read()
     options = SamplerOptions(temperature, top_k, top_p, min_p, repeat_penalty, seed=seed)
-    m = load(model, device, context=context, threads=threads)
+    with waiting("loading"):
+        m = load(model, device, context=context, threads=threads)
+        _ = m.engine
     if raw or (m.chat_template is None and system is None):
         ids = m.encode_prompt(prompt)
     else:
         opening = [] if system is None else [{"role": "system", "content": system}]
         ids = m.encode_chat([*opening, {"role": "user", "content": prompt}])
-    for chunk in m.stream_ids(ids, options, max_tokens, stop or ()):
+    chunks = m.stream_ids(ids, options, max_tokens, stop or ())
+    with waiting(f"reading {len(ids)} tokens"):
+        first = next(chunks)
+    for chunk in chain((first,), chunks):
         if not as_json:
             print(chunk.text, end="", flush=True)
         done = chunk.completion

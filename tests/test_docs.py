@@ -1,0 +1,121 @@
+"""The documents tell the truth: their trees and paths exist, their code runs, docstrings too."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trivet as tv
+from trivet import models
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|cc|h|c|md|toml))`")
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), flags=re.M | re.S)
+
+
+def tracked():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [Path(line) for line in listed.stdout.splitlines() if (ROOT / line).exists()]
+
+
+def tree_of_readme():
+    """Every path that the README's tree names, and the folders above it."""
+    text = (ROOT / "README.md").read_text("utf-8").split("## The tree")[1]
+    named, above = set(), Path()
+    for line in re.search(r"```\n(.*?)```", text, re.S)[1].splitlines():
+        path = Path(line.split()[0])
+        if not line.startswith(" "):
+            above = path
+        else:
+            path = above / path
+        named |= {path, *path.parents}
+    return named - {Path()}
+
+
+def test_the_tree_in_the_readme_is_the_tree():
+    named = tree_of_readme()
+    files = tracked()
+    folders = {parent for file in files for parent in file.parents} - {Path()}
+    for folder in {path.parent for path in named}:
+        told = {p for p in named if p.parent == folder}
+        there = {p for p in folders if p.parent == folder and not p.name.startswith(".")}
+        if any(p in files for p in told):  # a level that names files names them all
+            there |= {p for p in files if p.parent == folder and p.suffix == ".py" and p.name[0] != "_"}
+        assert sorted(map(str, told)) == sorted(map(str, there)), folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_what_exists(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    gone = [link for link in links if not (page.parent / link).exists()]
+    there = {f"/{path.as_posix()}" for file in tracked() for path in (file, *file.parents)}
+    made = "models/granite.py"  # by whoever follows add-a-model.md
+    names = {name.rstrip("/") for name in PATH.findall(text)} - {made}
+    gone += [name for name in names if not any(path.endswith(f"/{name}") for path in there)]
+    assert gone == []
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "add-a-model.md"], ids=lambda page: page.name)
+def test_code_in_pages_runs(page, capsys):
+    names = {}
+    for code in blocks(page, "python"):
+        exec(compile(code, page.name, "exec"), names)
+    if page.name == "README.md":
+        assert "Paris" in names["done"].text
+        assert names["logits"].dtype == np.float32
+        assert capsys.readouterr().out.endswith("[2. 4. 6.]\n")
+
+
+def test_add_a_model(tmp_path, monkeypatch):
+    """Does what docs/add-a-model.md says, with the file outside the package."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "granite.py").write_text("\n\n".join(blocks(ROOT / "docs/add-a-model.md", "python")), "utf-8")
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    monkeypatch.setitem(models.ARCHITECTURES, "granite", "granite")
+    monkeypatch.setitem(models.MODEL_TYPES, "granite", "granite")
+
+    torch.manual_seed(3)
+    config = transformers.GraniteConfig(
+        vocab_size=131, hidden_size=48, intermediate_size=88, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.3, tie_word_embeddings=False,
+        embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=1.5,
+    )  # fmt: skip
+    theirs = transformers.GraniteForCausalLM._from_config(config, attn_implementation="eager").eval()
+    ids = np.random.default_rng(5).integers(0, 131, 40)
+    with torch.no_grad():
+        want = theirs(torch.tensor(ids)[None]).logits[0].numpy()
+    theirs.save_pretrained(tmp_path / "tiny")
+    for device in ("reference", "cpu"):
+        got = tv.load(tmp_path / "tiny", device=device).logits(ids.tolist())
+        assert np.abs(got - want).max() < 2e-4 * max(1.0, np.abs(want).max()), device
+
+
+def modules_with_examples():
+    found = []
+    for info in pkgutil.walk_packages(tv.__path__, "trivet."):
+        module = importlib.import_module(info.name)
+        if any(test.examples for test in doctest.DocTestFinder().find(module)):
+            found.append(info.name)
+    return ["trivet", *found]
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_docstring_examples(name):
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    result = doctest.testmod(importlib.import_module(name), optionflags=flags)
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,7 +1,8 @@
 """Architectures, one file each, and the checkpoints they are built from.
 
-An architecture module has: `Config` with `Config.from_metadata(metadata)`, a model class
-`Model(config, weights)`, and, to open Hugging Face folders, `hf_metadata(config)` and `hf_tensors(...)`.
+An architecture module has: `Config` with `Config.from_metadata(metadata, checkpoint)`, a model class
+`Model(config, checkpoint)`, and, to open Hugging Face folders, `hf_metadata`, `hf_rename`, `hf_arrange` and
+`hf_extra`. docs/add-a-model.md writes one.
 Every checkpoint speaks GGUF's metadata keys and tensor names, whatever file it came from.
 """
 

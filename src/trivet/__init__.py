@@ -1,4 +1,4 @@
-"""trivet trains, tunes and serves language models on the machine you have.
+"""trivet runs language models on the machine you have.
 
 >>> import trivet as tv
 >>> (tv.asarray([1.0, 2.0]) * 2).sum().item()

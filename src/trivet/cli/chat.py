@@ -50,13 +50,20 @@ def chat(
 
 
 def _read(prompt: str) -> str | None:
-    """The next line; None at the end of input or Ctrl-C at the prompt."""
-    try:
-        return input(prompt)
-    except (EOFError, KeyboardInterrupt):
-        if prompt:
+    """The next line, or None at the end of input. Ctrl-C at the prompt drops the line: it may have been meant
+    for a reply that had just ended."""
+    while True:
+        try:
+            return input(prompt)
+        except EOFError:
+            if prompt:
+                print()
+            return None
+        except KeyboardInterrupt:
+            if not prompt:
+                raise
             print()
-        return None
+            note("/exit or Ctrl-D leaves")
 
 
 def _command(conversation: object, line: str) -> bool:

@@ -15,7 +15,7 @@ from trivet.errors import FileError, InputError, ModelError, TemplateError, Toke
 
 app = typer.Typer(
     name="trivet",
-    help="Train, tune and serve language models on the machine you have.",
+    help="Run language models on the machine you have.",
     epilog='\b\nExample: trivet run smollm2-135m "What is the capital of France?"',
     no_args_is_help=True,
     add_completion=False,

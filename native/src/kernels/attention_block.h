@@ -15,6 +15,20 @@ namespace {
 constexpr int64_t kSegment = 512;
 constexpr float kInfinity = __builtin_inff();
 
+// Bounds that keep a block's scratch in proportion, whatever a plan says.
+constexpr int64_t kMaxHead = 4096, kMaxGroup = 1024;
+
+// q has `heads` of `depth`, keys `kv_heads` of them, values of `width`.
+inline void demand_heads(const Call& call, int64_t heads, int64_t kv_heads, int64_t depth, int64_t width) {
+  if (kv_heads < 1 || heads % kv_heads != 0 || heads / kv_heads > kMaxGroup)
+    fail(Status::shape, "[%s] %lld query heads over %lld key heads, wanted a multiple of at most %lld",
+         call.op, static_cast<long long>(heads), static_cast<long long>(kv_heads),
+         static_cast<long long>(kMaxGroup));
+  if (depth > kMaxHead || width > kMaxHead)
+    fail(Status::shape, "[%s] heads of %lld and %lld elements, wanted at most %lld", call.op,
+         static_cast<long long>(depth), static_cast<long long>(width), static_cast<long long>(kMaxHead));
+}
+
 // The attributes scale, softcap, window and alibi, and the slopes, which come exactly with alibi.
 inline void demand_scoring(const Call& call, const View* slopes, int64_t heads) {
   call.attrs->f64("scale");

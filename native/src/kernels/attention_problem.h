@@ -80,9 +80,7 @@ inline void demand_problem(const Call& call, int first, int fixed) {
   demand_shape(call, "k", k, keys, 4);
   const int64_t values[] = {q.shape[0], k.shape[1], k.shape[2], v.shape[3]};
   demand_shape(call, "v", v, values, 4);
-  if (k.shape[2] < 1 || q.shape[2] % k.shape[2] != 0)
-    fail(Status::shape, "[%s] q has shape %s: its heads are no multiple of k's %lld", call.op, show(q).chars,
-         static_cast<long long>(k.shape[2]));
+  demand_heads(call, q.shape[2], k.shape[2], q.shape[3], v.shape[3]);
   const bool lengths = call.attrs->i64("lengths", 0) != 0, alibi = call.attrs->i64("alibi", 0) != 0;
   if (call.n_in != fixed + lengths + alibi)
     fail(Status::bad_plan, "[%s] got %d inputs, wanted %d with lengths %d and alibi %d", call.op, call.n_in,

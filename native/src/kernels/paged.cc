@@ -125,9 +125,7 @@ void attention_check(const Call& call) {
   demand_shape(call, "k_pool", k, keys, 4);
   const int64_t values[] = {k.shape[0], k.shape[1], page, v.shape[3]};
   demand_shape(call, "v_pool", v, values, 4);
-  if (k.shape[1] < 1 || q.shape[1] % k.shape[1] != 0)
-    fail(Status::shape, "[%s] q has shape %s: its heads are no multiple of the pool's %lld", call.op,
-         show(q).chars, static_cast<long long>(k.shape[1]));
+  demand_heads(call, q.shape[1], k.shape[1], q.shape[2], v.shape[3]);
   check_tokens(call, call.in + 3, q.shape[0]);
   const int64_t wanted[] = {q.shape[0], q.shape[1], v.shape[3]};
   demand_shape(call, "the output", call.out[0], wanted, 3);

@@ -194,6 +194,11 @@ void refuses() {
   CHECK_THROWS(Status::shape, run_kernel("attention", {&d.q, &d.k, &d.q}, {&o, &lse}, s.attrs()));
   CHECK_THROWS(Status::bad_plan,
                run_kernel("attention", {&d.q, &d.k, &d.v, &d.slopes}, {&o, &lse}, s.attrs()));
+  Array many(DType::f32, {1, 0, 2050, 8}), few(DType::f32, {1, 3, 2, 8}), none(DType::f32, {1, 0, 2050});
+  CHECK_THROWS(Status::shape, run_kernel("attention", {&many, &few, &few}, {&many, &none}, s.attrs()));
+  Array long_heads(DType::f32, {0, 1, 1, 4097}), no_rows(DType::f32, {0, 1, 1});
+  CHECK_THROWS(Status::shape, run_kernel("attention", {&long_heads, &long_heads, &long_heads},
+                                         {&long_heads, &no_rows}, s.attrs()));
   s.window = -1;
   CHECK_THROWS(Status::bad_plan, run_kernel("attention", {&d.q, &d.k, &d.v}, {&o, &lse}, s.attrs()));
   s.window = INT64_MAX;

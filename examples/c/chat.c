@@ -1,7 +1,7 @@
 /* Chats with a model from plain C11, without Python.
  *
  *   trivet export smollm2-135m -o model.gguf          writes a file that carries its plan and chat format
- *   cc -std=c11 -O2 -I native/include examples/c/chat.c -L build -ltrivet -Wl,-rpath,build -o chat
+ *   cc -std=c11 -O2 -I native/include examples/c/chat.c -L build/native -ltrivet -Wl,-rpath,build/native -o chat
  *   ./chat model.gguf "What is the capital of France?"       one answer
  *   ./chat model.gguf                                        a conversation, a line at a time
  *
@@ -199,6 +199,7 @@ int main(int argc, char** argv) {
       }
       free(line);
     }
+    putchar('\n');
   }
   close_chat(&c);
   return 0;

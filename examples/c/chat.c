@@ -1,7 +1,8 @@
 /* Chats with a model from plain C11, without Python.
  *
  *   trivet export smollm2-135m -o model.gguf          writes a file that carries its plan and chat format
- *   cc -std=c11 -O2 -I native/include examples/c/chat.c -L build/native -ltrivet -Wl,-rpath,build/native -o chat
+ *   cc -std=c11 -O2 examples/c/chat.c -o chat \
+ *      -I native/include -L build/native -ltrivet -Wl,-rpath,build/native
  *   ./chat model.gguf "What is the capital of France?"       one answer
  *   ./chat model.gguf                                        a conversation, a line at a time
  *

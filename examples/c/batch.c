@@ -2,7 +2,8 @@
  * them together, and checks that the logits are the same bytes.
  *
  *   trivet export smollm2-135m -o model.gguf
- *   cc -std=c11 -O2 -I native/include examples/c/batch.c -L build -ltrivet -Wl,-rpath,build -o batch
+ *   cc -std=c11 -O2 examples/c/batch.c -o batch \
+ *      -I native/include -L build/native -ltrivet -Wl,-rpath,build/native
  *   ./batch model.gguf THREADS "The capital of France is" "Once upon a time" ...
  *
  * Prints the most probable next token of each text.

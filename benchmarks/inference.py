@@ -101,7 +101,8 @@ def main() -> None:
         if "llama.cpp" in results:
             theirs = results["llama.cpp"][what]
             ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
-            line += f"   llama.cpp {median(theirs):8.1f} ({min(theirs):.1f}-{max(theirs):.1f})   ratio {ratio:.2f}"
+            line += f"   llama.cpp {median(theirs):8.1f} ({min(theirs):.1f}-{max(theirs):.1f})"
+            line += f"   ratio {ratio:.2f}"
         print(line)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as out:

@@ -11,7 +11,7 @@ import trivet as tv
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "smollm2-135m.json").read_text("utf-8"))
 TEXT = (Path(__file__).parent / "golden" / "nll_text.txt").read_text("utf-8")
 
-#: device -> largest error of a top-20 logit, of the mean NLL, and the oracle's margin up to which ids may differ
+#: device -> largest error of a top-20 logit, of the mean NLL, and the margin up to which ids may differ
 TOLERANCE = {"reference": (2e-3, 1e-4, 0.02), "cpu": (0.05, 5e-4, 0.1)}
 
 pytestmark = pytest.mark.model

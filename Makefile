@@ -63,7 +63,7 @@ $(VENV)/.model: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.model pyproject.toml
-	@echo "fetching what the tests compare with: PyTorch, transformers and others (over 300 MB)"
+	@echo "fetching what the tests compare with: PyTorch, transformers and others (large)"
 	$(PIP) install --group test
 	@touch $@
 

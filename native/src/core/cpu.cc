@@ -10,6 +10,10 @@
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
+#ifdef TV_HAS_AMX
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace tv {
 namespace {
@@ -97,42 +101,79 @@ bool has(const char* name) {
   return false;
 }
 
-bool can_run(Isa isa) {
+// Linux gives a process the eight kilobytes of tiles per thread if it asks; a sandbox may refuse.
+bool tiles_granted() {
+#ifdef TV_HAS_AMX
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  static const bool granted = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+
+bool cpu_has(Isa isa) {
   switch (isa) {
     case Isa::scalar: return true;
     case Isa::avx2: return has("avx2") && has("fma") && has("f16c") && has("bmi2");
     case Isa::avx512:
-      return can_run(Isa::avx2) && has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") &&
+      return cpu_has(Isa::avx2) && has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") &&
              has("avx512_vnni");
+    case Isa::amx: return cpu_has(Isa::avx512) && has("amx_tile") && has("amx_int8") && tiles_granted();
     case Isa::neon: return has("neon") && has("dotprod") && has("fp16");
   }
   return false;
 }
 
+bool is_built(Isa isa) {
+  switch (isa) {
+#ifdef TV_HAS_SCALAR
+    case Isa::scalar: return true;
+#endif
+#ifdef TV_HAS_AVX2
+    case Isa::avx2: return true;
+#endif
+#ifdef TV_HAS_AVX512
+    case Isa::avx512: return true;
+#endif
+#ifdef TV_HAS_AMX
+    case Isa::amx: return true;
+#endif
+#ifdef TV_HAS_NEON
+    case Isa::neon: return true;
+#endif
+    default: return false;
+  }
+}
+
 // Best first.
-constexpr Isa kIsas[] = {Isa::avx512, Isa::avx2, Isa::neon, Isa::scalar};
+constexpr Isa kIsas[] = {Isa::amx, Isa::avx512, Isa::avx2, Isa::neon, Isa::scalar};
 
 Isa choose() {
   const char* wanted = std::getenv("TRIVET_ISA");
   if (wanted == nullptr || *wanted == '\0') {
     for (Isa isa : kIsas)
-      if (can_run(isa)) return isa;
-    return Isa::scalar;
+      if (is_usable(isa)) return isa;
+    fail(Status::unsupported, "this build of trivet has no kernels for this CPU");
   }
   for (Isa isa : kIsas) {
     if (std::strcmp(wanted, isa_name(isa)) != 0) continue;
-    if (can_run(isa)) return isa;
+    if (is_usable(isa)) return isa;
+    if (cpu_has(isa)) fail(Status::unsupported, "TRIVET_ISA=%s: this build of trivet lacks it", wanted);
     fail(Status::unsupported, "TRIVET_ISA=%s: this CPU lacks it; it has: %s", wanted, cpu_features().c_str());
   }
-  fail(Status::unsupported, "TRIVET_ISA=%.32s: not one of scalar, avx2, avx512, neon", wanted);
+  fail(Status::unsupported, "TRIVET_ISA=%.32s: not one of scalar, avx2, avx512, amx, neon", wanted);
 }
 
 }  // namespace
+
+bool is_usable(Isa isa) { return is_built(isa) && cpu_has(isa); }
 
 const char* isa_name(Isa isa) {
   switch (isa) {
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
+    case Isa::amx: return "amx";
     case Isa::neon: return "neon";
     case Isa::scalar: break;
   }

@@ -14,7 +14,8 @@ std::string size_text(const Plan& plan, const Size& size) {
 std::string value_text(const Plan& plan, uint32_t id) {
   static constexpr const char* kKinds[] = {"input", "weight", "state", "constant", ""};
   const Value& value = plan.values[id];
-  std::string text = "%" + std::to_string(id);
+  std::string text = "%";
+  text += std::to_string(id);
   if (value.kind != Kind::temporary) (text += ' ') += kKinds[static_cast<int>(value.kind)];
   if (!value.name.empty()) (text += ' ') += value.name;
   (text += ' ') += traits(value.dtype)->name;

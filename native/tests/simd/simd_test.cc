@@ -15,23 +15,11 @@
 #include "kernels/isas.h"
 #include "probe.h"
 
-namespace tv {
-namespace scalar {
-SimdProbe simd_probe();
-}
-#if defined(__x86_64__)
-namespace avx2 {
-SimdProbe simd_probe();
-}
-namespace avx512 {
-SimdProbe simd_probe();
-}
-#elif defined(__aarch64__)
-namespace neon {
-SimdProbe simd_probe();
-}
-#endif
-}  // namespace tv
+#define TV_DECLARE_PROBE(isa, name) \
+  namespace tv::isa {               \
+  SimdProbe name();                 \
+  }
+TV_EACH_ISA(TV_DECLARE_PROBE, simd_probe)
 
 namespace {
 
@@ -44,13 +32,10 @@ struct Named {
 };
 
 std::vector<Named> all_isas() {
-  std::vector<Named> list = {{"scalar", tv::scalar::simd_probe()}};
-#if defined(__x86_64__)
-  if (cpu_has("f16c")) list.push_back({"avx2", tv::avx2::simd_probe()});
-  if (cpu_has("avx512_vnni")) list.push_back({"avx512", tv::avx512::simd_probe()});
-#elif defined(__aarch64__)
-  list.push_back({"neon", tv::neon::simd_probe()});
-#endif
+  std::vector<Named> list;
+#define TV_ADD_PROBE(isa, name) \
+  if (tv::is_usable(tv::Isa::isa)) list.push_back({#isa, tv::isa::name()});
+  TV_EACH_ISA(TV_ADD_PROBE, simd_probe)
   return list;
 }
 

@@ -1,6 +1,7 @@
 #include "core/buffer.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -12,10 +13,35 @@ namespace tv {
 namespace {
 
 constexpr size_t kMapped = size_t{1} << 20;  // from here on, memory is mapped
+constexpr size_t kLargePage = size_t{2} << 20;
 
 #ifndef MAP_NORESERVE
 #define MAP_NORESERVE 0
 #endif
+
+// Mapped memory, or nullptr. Busy memory begins where a large page may begin, so that it can have only such.
+char* map(size_t size, Buffer::Use use) {
+  const size_t slack = use == Buffer::Use::busy && size >= kLargePage ? kLargePage : 0;
+  if (size > SIZE_MAX - slack) return nullptr;
+  void* mapped =
+      mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  char* data = static_cast<char*>(mapped);
+  if (slack != 0) {
+    const size_t before = -reinterpret_cast<uintptr_t>(data) % kLargePage;
+    if (before != 0) munmap(data, before);
+    data += before;
+    // munmap takes whole pages, which a length need not be.
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t end = (size + page - 1) / page * page;
+    const size_t mapped_end = (size + slack + page - 1) / page * page - before;
+    if (end < mapped_end) munmap(data + end, mapped_end - end);
+  }
+#ifdef MADV_HUGEPAGE
+  madvise(data, size, use == Buffer::Use::busy ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // a wish: it may fail
+#endif
+  return data;
+}
 
 }  // namespace
 
@@ -27,14 +53,7 @@ size_t aligned_size(size_t n) {
 Buffer::Buffer(size_t size, Use use) : size_(size) {
   if (size == 0) return;
   if (size >= kMapped) {
-    void* data =
-        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    data_ = data == MAP_FAILED ? nullptr : data;
-#ifdef MADV_HUGEPAGE
-    if (data_ != nullptr) madvise(data_, size, use == Use::busy ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-#else
-    (void)use;
-#endif
+    data_ = map(size, use);
   } else {
     data_ = std::aligned_alloc(kAlignment, aligned_size(size));
     if (data_ != nullptr) std::memset(data_, 0, size);
@@ -48,6 +67,17 @@ Buffer::~Buffer() {
     munmap(data_, size_);
   else
     std::free(data_);
+}
+
+char* Slabs::take(size_t size) {
+  if (size == 0) return nullptr;
+  const size_t whole = aligned_size(size);
+  if (slabs_.empty() || slabs_.back().size() - used_ < whole) {
+    slabs_.emplace_back(whole > kSlab ? whole : kSlab);
+    used_ = 0;
+  }
+  used_ += whole;
+  return slabs_.back().data() + used_ - whole;
 }
 
 }  // namespace tv

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace tv {
 
@@ -36,6 +37,17 @@ class Buffer {
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
+};
+
+// Blocks of memory out of a few large ones, so that small blocks share large pages. All live as long as it.
+class Slabs {
+ public:
+  char* take(size_t size);  // zeros, aligned to 64 bytes; throws Error{out_of_memory}; nullptr for size 0
+
+ private:
+  static constexpr size_t kSlab = size_t{32} << 20;  // costs nothing until it is touched
+  std::vector<Buffer> slabs_;
+  size_t used_ = 0;  // of the last
 };
 
 }  // namespace tv

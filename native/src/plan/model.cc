@@ -55,7 +55,7 @@ uint64_t Model::tensor_bytes() const {
 uint64_t Model::prepared_bytes() const {
   std::lock_guard lock(mutex_);
   uint64_t total = 0;
-  for (const auto& entry : prepared_) total += entry.second.size();
+  for (const auto& entry : prepared_) total += entry.second.size;
   return total;
 }
 
@@ -100,11 +100,12 @@ const void* Model::prepared(const std::string& name, const View& weight, const K
   const auto key = std::make_pair(name, &kernel);
   auto found = prepared_.find(key);
   if (found == prepared_.end()) {
-    Buffer memory(nbytes);
-    kernel.prepare(weight, memory.data(), pool);
-    found = prepared_.emplace(key, std::move(memory)).first;
+    char* memory = slabs_.take(nbytes);
+    kernel.prepare(weight, memory, pool);
+    found = prepared_.emplace(key, Prepared{memory, nbytes}).first;
+    if (file_ != nullptr) file_->mapping().release(weight.data, weight.nbytes());
   }
-  return found->second.data();
+  return found->second.data;
 }
 
 }  // namespace tv

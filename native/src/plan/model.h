@@ -57,6 +57,10 @@ class Model {
     const char* unsupported = nullptr;
     Buffer copy;
   };
+  struct Prepared {
+    const char* data;
+    size_t size;
+  };
   Named named(const Tensor& tensor) const;
 
   std::string path_;
@@ -64,7 +68,8 @@ class Model {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Tensor>> tensors_;
   std::map<std::string_view, const Tensor*> by_name_;
-  std::map<std::pair<std::string, const Kernel*>, Buffer> prepared_;
+  Slabs slabs_;  // of what is prepared
+  std::map<std::pair<std::string, const Kernel*>, Prepared> prepared_;
 };
 
 }  // namespace tv

@@ -24,5 +24,23 @@ int main() {
     }
   }
   CHECK_THROWS(Status::out_of_memory, Buffer(size_t{1} << 60));
+  CHECK_THROWS(Status::out_of_memory, Buffer(SIZE_MAX - 64));
+  for (size_t size : {size_t{2} << 20, (size_t{3} << 20) + 1}) {  // where large pages can hold it whole
+    Buffer large(size);
+    CHECK(reinterpret_cast<uintptr_t>(large.data()) % (size_t{2} << 20) == 0);
+  }
+
+  Slabs slabs;
+  CHECK(slabs.take(0) == nullptr);
+  char* const first = slabs.take(100);
+  char* const second = slabs.take(1000);
+  char* const big = slabs.take(size_t{40} << 20);  // more than a slab
+  char* const after = slabs.take(size_t{20} << 20);
+  CHECK(second == first + 128 && reinterpret_cast<uintptr_t>(first) % kAlignment == 0);
+  for (char* end : {first + 99, second + 999, big + (size_t{40} << 20) - 1, after + (size_t{20} << 20) - 1}) {
+    CHECK(*end == 0);
+    *end = 1;
+  }
+  CHECK_THROWS(Status::out_of_memory, slabs.take(SIZE_MAX));
   return check_result();
 }

@@ -86,7 +86,8 @@ TV_API uint32_t tv_abi_version(void);
 /* The processor, as this library uses it. Strings are static. @since 0.1 */
 typedef struct tv_cpu_info {
   size_t struct_size;
-  const char* isa; /* kernels in use: "scalar", "avx2", "avx512", "neon"; TRIVET_ISA forces a lower one */
+  const char*
+      isa; /* kernels in use: "scalar", "avx2", "avx512", "amx", "neon"; TRIVET_ISA forces a lower one */
   const char* features; /* what the processor has, e.g. "avx2 fma f16c avx512f avx512_vnni" */
   int32_t threads;      /* used where an option says 0: TRIVET_THREADS, else the physical cores allowed */
   int32_t processors;   /* logical processors of the machine that this process may use */

@@ -10,15 +10,20 @@
 // layout        K divides by 32 (and by the format's block) for packed w, any K for dense
 // The bits of an output depend only on its row of x, its row of w (linear_input_grad: column) and K: never on
 // the other tokens, on the threads, or on whether the weight came arranged.
+#include "core/cpu.h"
 #include "kernels/checks.h"
 #include "kernels/linear_float.h"
 #include "kernels/linear_packed.h"
+#ifdef TV_HAS_AMX
+#include "kernels/tuned/linear_amx.h"
+#endif
 
 namespace tv::TV_ISA {
 namespace {
 
 constexpr int64_t kTokenBlock = 256;  // tokens whose quantised rows are held at a time
 constexpr int64_t kStream = 65536;    // bytes of weights a thread should read in one go
+constexpr int64_t kTokenRound = 8;    // their number is rounded up to this in scratch
 
 bool is_weight(DType dtype) {
   return is_packed(dtype) || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
@@ -128,7 +133,7 @@ int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mult
 int64_t quantised_bytes(const Call& call) {
   const View& x = call.in[0];
   if (!is_packed(call.in[1].dtype)) return 0;
-  const int64_t tokens = x.rows() < kTokenBlock ? x.rows() : kTokenBlock;
+  const int64_t tokens = round_up(x.rows() < kTokenBlock ? x.rows() : kTokenBlock, kTokenRound);
   return tokens * (x.dim(-1) / kQuantBlock) *
          static_cast<int64_t>(kQuantBlock * sizeof(int16_t) + sizeof(TokenScale));
 }
@@ -194,6 +199,75 @@ void run_packed(const Call& call) {
   }
 }
 
+#ifdef TV_HAS_AMX
+
+constexpr int64_t kFewTokens = 4;  // up to here tiles are too empty to pay
+
+// Strips s and s + 1 (or s alone) times `held` tokens, the first of which is `first`.
+template <class Block>
+void run_tile_strips(const Call& call, const Cut& c, int64_t s, int64_t end, int64_t first, int64_t held,
+                     const int16_t* codes, const TokenScale* scales) {
+  constexpr int64_t kWidth = kTokenGroup * kStrip;
+  const int64_t blocks = call.in[1].dim(1) / kQuantBlock, strips = end - s < 2 ? 1 : 2;
+  TileBlock<Block> unpacked[2][kSlab];
+  alignas(64) float acc[kTokenBlock / kTokenGroup][2 * kWidth];
+  std::memset(acc, 0, static_cast<size_t>((held + kTokenGroup - 1) / kTokenGroup) * sizeof *acc);
+  const uint8_t* at[2] = {strips_at(call, c, s, strips), nullptr};
+  at[1] = at[0] + (strips - 1) * c.bytes;
+  for (int64_t b = 0; b < blocks; b += kSlab) {
+    const int64_t count = blocks - b < kSlab ? blocks - b : kSlab;
+    for (int i = 0; i < 2; ++i) at[i] = unpack_tiles<Block>(at[i], count, unpacked[i]);
+    for (int64_t t = 0; t < held; t += kTokenGroup)
+      multiply_tiles<Block>(unpacked[0], unpacked[1], count,
+                            codes + (t * blocks + b * kTokenGroup) * kQuantBlock,
+                            scales + t * blocks + b * kTokenGroup, acc[t / kTokenGroup]);
+  }
+  for (int64_t t = 0; t < held; ++t)
+    for (int64_t i = 0; i < strips; ++i)
+      put(call, first + t, s + i, acc[t / kTokenGroup] + i * kWidth + t % kTokenGroup * kStrip);
+}
+
+// Codes and scales of a group of tokens, as tiles want them; those past the last token are zero.
+void quantise_group(const float* x, int64_t count, int64_t k, int offset, bool halves, int16_t* codes,
+                    TokenScale* scales) {
+  const int64_t blocks = k / kQuantBlock;
+  if (count < kTokenGroup) {
+    std::memset(codes, 0, static_cast<size_t>(kTokenGroup * k) * sizeof *codes);
+    std::memset(static_cast<void*>(scales), 0, static_cast<size_t>(kTokenGroup * blocks) * sizeof *scales);
+  }
+  for (int64_t t = 0; t < count; ++t)
+    quantise_row(x + t * k, k, kTokenGroup, offset, halves, codes + t * kQuantBlock, scales + t);
+  for (int64_t b = 0; b < blocks; ++b) split_codes(codes + b * kTokenGroup * kQuantBlock);
+}
+
+template <class Block>
+void run_tiles(const Call& call) {
+  const View &x = call.in[0], &w = call.in[1];
+  const int64_t tokens = x.rows(), k = w.dim(1), blocks = k / kQuantBlock;
+  if (tokens <= kFewTokens) return run_packed<Block>(call);
+  Cut c = cut(call);
+  c.grain += c.grain % 2;
+  auto* codes = static_cast<int16_t*>(call.scratch);
+  for (int64_t first = 0; first < tokens; first += kTokenBlock) {
+    const int64_t held = tokens - first < kTokenBlock ? tokens - first : kTokenBlock;
+    const int64_t groups = (held + kTokenGroup - 1) / kTokenGroup;
+    auto* scales = reinterpret_cast<TokenScale*>(codes + groups * kTokenGroup * k);
+    call.pool->parallel_for(groups, 1 + 2048 / (k + 1), [&](int64_t begin, int64_t end) {
+      for (int64_t g = begin, t = g * kTokenGroup; g < end; ++g, t += kTokenGroup)
+        quantise_group(x.as<float>() + (first + t) * k, held - t < kTokenGroup ? held - t : kTokenGroup, k,
+                       Arranged<Block>::kOffset, Arranged<Block>::kHalves, codes + t * k,
+                       scales + t * blocks);
+    });
+    call.pool->parallel_for(c.strips, c.grain, [&](int64_t begin, int64_t end) {
+      const Tiles tiles;
+      for (int64_t s = begin; s < end; s += 2)
+        run_tile_strips<Block>(call, c, s, end, first, held, codes, scales);
+    });
+  }
+}
+
+#endif
+
 template <class Dense>
 void run_dense(const Call& call) {
   using E = typename Dense::Element;
@@ -232,6 +306,14 @@ void run_linear(const Call& call) {
   }
   with_block(call.in[1].dtype, [&]<class Block>() { run_packed<Block>(call); });
 }
+
+#ifdef TV_HAS_AMX
+void run_linear_amx(const Call& call) {
+  if (call.out[0].size() == 0 || !is_packed(call.in[1].dtype)) return run_linear(call);
+  with_block(call.in[1].dtype, [&]<class Block>() { run_tiles<Block>(call); });
+}
+
+#endif
 
 // --- linear_input_grad
 // --------------------------------------------------------------------------------------
@@ -285,5 +367,11 @@ void run_input_grad(const Call& call) {
 TV_KERNELS(linear,
            {"linear", accept_linear, check_linear, run_linear, scratch_linear, prepared_bytes, prepare},
            {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
+
+#ifdef TV_HAS_AMX
+TV_KERNELS(linear_amx,
+           {"linear", accept_linear, check_linear, run_linear_amx, scratch_linear, prepared_bytes, prepare},
+           {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
+#endif
 
 }  // namespace tv::TV_ISA

@@ -14,6 +14,11 @@
 
 TV_TEST_FAMILY(linear)
 TV_TEST_FAMILY(dequantize)
+#ifdef TV_HAS_AMX
+namespace tv::avx512 {
+KernelTable linear_amx_table();
+}
+#endif
 
 namespace {
 
@@ -30,6 +35,10 @@ std::vector<IsaTables> all_isas() {
   const std::vector<IsaTable> linear = linear_tables(), dequantize = dequantize_tables();
   for (size_t i = 0; i < linear.size(); ++i)
     list.push_back({linear[i].name, linear[i].table, dequantize[i].table});
+#ifdef TV_HAS_AMX
+  if (tv::is_usable(tv::Isa::amx))
+    list.push_back({"amx", tv::avx512::linear_amx_table(), tv::avx512::dequantize_table()});
+#endif
   return list;
 }
 
@@ -185,11 +194,11 @@ void equal_bits(const IsaTables& isa, tv::DType dtype, int64_t n, int64_t k) {
 }
 
 void equal_between_isas(const std::vector<IsaTables>& isas, tv::DType dtype) {
-  const int64_t t = 9, n = 40, k = 512;
+  const int64_t t = 21, n = 40, k = 1024;  // tiles: groups of tokens, pairs of strips, slabs of k
   tv::ThreadPool pool(1);
   Bytes w = random_weight(dtype, n, k);
   Floats x = random_rows(t, k);
-  for (int64_t i = 0; i < k; ++i) x[static_cast<size_t>(i)] *= std::ldexp(1.0f, static_cast<int>(i / 4) - 60);
+  for (int64_t i = 0; i < k; ++i) x[static_cast<size_t>(i)] *= std::ldexp(1.0f, static_cast<int>(i / 8) - 60);
   const Floats dense = decoded(isas[0].dequantize, dtype, w, n, k);
   const Floats truth = linear(row(isas[0].linear, "linear"), dtype, w, x, nullptr, t, n, k, pool, true);
   for (const IsaTables& isa : isas) {

@@ -33,6 +33,8 @@ def export(model: str | Path, out: str | Path) -> Exported:
 
     Raises InputError if `out` is the model's own file, UnsupportedError if a tensor's type cannot be
     written, and what opening the model raises."""
+    if not str(out):
+        raise InputError("[export] the file to write has an empty name")
     checkpoint = open_checkpoint(resolve(model))
     target = Path(out)
     if target.exists() and target.samefile(checkpoint.path):
@@ -59,7 +61,7 @@ def _serving(checkpoint: Checkpoint) -> bytes:
 
 def _chat(checkpoint: Checkpoint) -> tuple[dict[str, str | bool], str | None]:
     """The chat metadata, or why there is none."""
-    source = checkpoint.metadata.get("tokenizer.chat_template")
+    source = checkpoint.chat_template
     if source is None:
         reason = "the model has no chat template"
     else:

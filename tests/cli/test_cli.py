@@ -1,10 +1,15 @@
 """Every verb as a user runs it: text, --json, and one clear line for a mistake."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+
+import tiny_model
 
 VERBS = ("run", "chat", "inspect", "tokenize", "eval", "devices", "bench", "export")
 
@@ -146,3 +151,93 @@ def test_mistakes_are_one_line_and_code_2(tmp_path, args, says):
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def shell(line):
+    """A command line by the shell, for its redirections; `$T` is trivet."""
+    script = line.replace("$T", f"{sys.executable} -m trivet.cli.main")
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "line", ["$T --help > /dev/full", "$T devices > /dev/full", "$T devices --json > /dev/full"]
+)
+def test_a_full_disk_is_one_line(line):
+    done = shell(line)
+    assert (done.returncode, done.stderr) == (1, "trivet: [output] No space left on device\n")
+
+
+def test_closed_streams(tmp_path):
+    model = tiny_model.write(tmp_path / "m.gguf")
+    assert shell(f"$T run {model} - --raw <&-").stderr == "trivet: [generate] the prompt is empty\n"
+    assert shell(f"$T chat {model} <&-").returncode == 0
+    assert shell(f"$T run {model} hi --max-tokens 2 2>&-").returncode == 0
+    assert shell(f"$T run {model} hi --max-tokens 2 >&-").returncode == 0
+
+
+def test_input_that_is_not_utf8(tmp_path):
+    model = tiny_model.write(tmp_path / "m.gguf")
+    for verb in ("run", "tokenize"):
+        done = shell(f"printf 'a\\377' | $T {verb} {model} -")
+        assert (done.returncode, done.stderr) == (2, "trivet: [stdin] is not UTF-8: byte 1 is 0xff\n")
+    done = shell(f"printf 'a\\377\\nhi\\n' | $T chat {model} --max-tokens 2 --json")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_output_that_cannot_show_a_character(tmp_path):
+    model = tiny_model.write(tmp_path / "m.gguf", {"general.name": "café"})
+    done = shell(f"PYTHONIOENCODING=ascii $T inspect {model}")
+    assert done.returncode == 0
+    assert "\\xe9" in done.stdout
+
+
+@pytest.mark.parametrize("out", ["", "/", "/nowhere/x.gguf", "pipe"])
+def test_export_refuses_what_is_no_file(out, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    target = tmp_path / out if out else out
+    done = trivet("export", tiny_model.write(tmp_path / "m.gguf"), "-o", target)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "pipe").is_fifo()  # it is not renamed over
+
+
+def test_export_writes_through_a_link(tmp_path):
+    (tmp_path / "link.gguf").symlink_to(tmp_path / "real.gguf")
+    ok("export", tiny_model.write(tmp_path / "m.gguf"), "-o", tmp_path / "link.gguf")
+    assert (tmp_path / "link.gguf").is_symlink()
+    assert (tmp_path / "real.gguf").is_file()
+
+
+def test_messages_are_one_line_whatever_the_file_says(tmp_path):
+    model = tiny_model.write(tmp_path / "m.gguf", {"general.architecture": "a\nb\x1b[2J"})
+    done = trivet("run", model, "x")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("after", [0.3, 0.6, 1.2])
+def test_ctrl_c_ends_without_a_word(after, tmp_path):
+    model = tiny_model.write(tmp_path / "m.gguf")
+    code = (
+        "import os, sys, runpy; os.write(1, b'.'); runpy.run_module('trivet.cli.main', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code, "chat", str(model)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        process.stdout.read(1)
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate()
+    assert process.returncode in (0, 130, -signal.SIGINT)
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("window", [1])
+def test_eval_refuses_a_window_that_scores_nothing(window, tmp_path):
+    model, text = tiny_model.write(tmp_path / "m.gguf"), tmp_path / "t.txt"
+    text.write_text("hello hello")
+    done = trivet("eval", model, "--text", text, "--window", window)
+    assert done.returncode == 2
+    assert "window is 1" in done.stderr

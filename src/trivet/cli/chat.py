@@ -5,6 +5,7 @@ Commands: /reset starts again, /system TEXT sets the system message, /exit leave
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +31,9 @@ def chat(
 ) -> None:
     from trivet.generate.chat import Chat
     from trivet.generate.model import load
+    from trivet.generate.sampler import SamplerOptions
 
+    SamplerOptions(temperature=temperature, seed=seed)  # a bad one is reported before the model is loaded
     with waiting("loading"):
         m = load(model, device, context=context, threads=threads)
         _ = m.engine
@@ -93,7 +96,7 @@ def _answer(
     temperature: float,
     seed: int | None,
 ) -> None:
-    from trivet.errors import CapacityError
+    from trivet.errors import CapacityError, InputError, TemplateError
     from trivet.generate.chat import Chat
 
     assert isinstance(conversation, Chat)
@@ -108,7 +111,7 @@ def _answer(
                     print(chunk.text, end="", flush=True)
         except KeyboardInterrupt:
             chunks.close()  # type: ignore[attr-defined]
-    except CapacityError as error:
+    except (CapacityError, InputError, TemplateError) as error:  # of this message: the chat goes on
         note(str(error))
         return
     if as_json:
@@ -129,7 +132,7 @@ def _open_history() -> None:
         import readline
     except ImportError:
         return
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "trivet"
+    folder = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "trivet"
     file = folder / "chat_history"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,4 +141,9 @@ def _open_history() -> None:
     except OSError:
         return
     readline.set_history_length(1000)
-    atexit.register(readline.write_history_file, file)
+
+    def keep() -> None:
+        with contextlib.suppress(OSError):
+            readline.write_history_file(file)
+
+    atexit.register(keep)

@@ -5,8 +5,15 @@ Exit codes: 0 done, 1 it failed, 2 the input was wrong, 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import signal
 import sys
+from typing import NoReturn
+
+if __name__ == "__main__" or sys.argv[0].endswith("trivet"):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load ends it without a word
 
 import typer
 
@@ -49,16 +56,49 @@ def options(
 
 def main() -> None:
     """Entry point of the console script."""
+    _open_streams()
     try:
-        app(prog_name="trivet")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            app(prog_name="trivet")
+        finally:
+            sys.stdout.flush()  # a full disk is an error of ours, not of the interpreter's end
     except TrivetError as error:
-        print(f"trivet: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, BAD_INPUT) else 1)
+        _stop(str(error), 2 if isinstance(error, BAD_INPUT) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(1)
+    except OSError as error:
+        _drop_output()
+        _stop(f"[output] {error.strerror or error}", 1)
+    except MemoryError:
+        _stop("out of memory", 1)
+
+
+def _open_streams() -> None:
+    """Streams that were closed are empty; characters that the terminal's encoding lacks show as escapes."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """What is still in the buffer goes nowhere, so that the interpreter's end has nothing to write."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    """One line on stderr, whatever a file put into the message."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    with contextlib.suppress(OSError):
+        print(f"trivet: {line}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

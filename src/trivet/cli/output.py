@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from trivet.errors import FileError
+
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -18,11 +20,21 @@ ModelArgument = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, reference (NumPy in float64: slow, exact), or auto.")]
-ThreadsOption = Annotated[int, typer.Option(min=0, max=1024, help="Threads; 0 takes the physical cores.")]
+ThreadsOption = Annotated[int, typer.Option(min=0, max=256, help="Threads; 0 takes the physical cores.")]
 ContextOption = Annotated[
     int | None,
     typer.Option(min=1, help="Most tokens of one sequence; by default what the model was trained for."),
 ]
+
+
+def read_stdin() -> str:
+    """All of standard input, which must be UTF-8. Raises FileError."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"[stdin] is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
+        ) from None
 
 
 def emit_json(value: Mapping[str, Any]) -> None:

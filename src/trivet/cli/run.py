@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from itertools import chain
 from typing import Annotated
@@ -17,6 +16,7 @@ from trivet.cli.output import (
     ThreadsOption,
     emit_json,
     note,
+    read_stdin,
 )
 from trivet.cli.progress import waiting
 
@@ -53,7 +53,7 @@ def run(
     from trivet.generate.sampler import SamplerOptions
 
     if prompt == "-":
-        prompt = sys.stdin.read()
+        prompt = read_stdin()
     options = SamplerOptions(temperature, top_k, top_p, min_p, repeat_penalty, seed=seed)
     with waiting("loading"):
         m = load(model, device, context=context, threads=threads)

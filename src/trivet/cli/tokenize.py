@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from trivet.cli.output import JsonOption, ModelArgument, emit_json, table
+from trivet.cli.output import JsonOption, ModelArgument, emit_json, read_stdin, table
 
 EXAMPLE = 'trivet tokenize smollm2-135m "Hello, world"'
 
@@ -24,7 +23,7 @@ def tokenize(
     from trivet.generate.model import open_tokenizer
 
     tokenizer = open_tokenizer(model)
-    text = sys.stdin.read() if text == "-" else text
+    text = read_stdin() if text == "-" else text
     ids = tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
     pieces = [tokenizer.token_bytes(i) for i in ids]
     if as_json:

@@ -85,6 +85,9 @@ def map_file(path: Path, call: str) -> mmap.mmap | bytes:
 @contextlib.contextmanager
 def written_aside(path: Path, call: str) -> Iterator[BinaryIO]:
     """A file that becomes `path` when the block ends, whole and synced, or, on any error, never existed."""
+    path = Path(os.path.realpath(path))  # a link stays, and what it points to is written
+    if not path.name or (path.exists() and not path.is_file()):  # renaming over a device would remove it
+        raise FileError(f"[{call}] {path}: is a folder, or not a regular file")
     aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.partial")
     try:
         with aside.open("xb") as file:

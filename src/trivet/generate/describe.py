@@ -10,7 +10,7 @@ import numpy as np
 
 from trivet import models
 from trivet.errors import TrivetError
-from trivet.generate.engine import CHUNK, PAGE
+from trivet.generate.engine import CHUNK, PAGE, bounded_context
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 
 SHOWN = 3  # elements of an array that are shown
@@ -51,9 +51,9 @@ def _memory(checkpoint: Checkpoint, context: int | None) -> tuple[dict[str, int]
         architecture = models.by_architecture(checkpoint.architecture)
         config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
         architecture.Model(config, checkpoint)
+        context = bounded_context(context, config.context)
     except TrivetError as error:
         return None, str(error)
-    context = context or config.context
     pages = -(-context // PAGE)
     cache = 2 * config.layers * config.kv_heads * config.head_dim * PAGE * pages * 4
     tokens = min(CHUNK, context)

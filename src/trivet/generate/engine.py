@@ -7,6 +7,7 @@ of any number of sequences is one run of it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trivet import graph
+from trivet import arguments, graph
 from trivet.backends.base import Backend
 from trivet.dtypes import DType, f32, i32
 from trivet.errors import CapacityError, InputError
@@ -99,8 +100,7 @@ class GraphSession:
         return len(self.ids)
 
     def truncate(self, length: int) -> None:
-        if not 0 <= length <= len(self.ids):
-            raise InputError(f"[truncate] length {length}; the session has {len(self.ids)} tokens")
+        length = arguments.integer(length, "[truncate] length", 0, len(self.ids))
         del self.ids[length:]
         keep = -(-length // PAGE)
         self._engine.release(self.pages[keep:])
@@ -129,6 +129,7 @@ class GraphEngine:
         self._pages = 0
         self._free: list[int] = []
         self._program: Any = None
+        self._lock = threading.Lock()
 
     def session(self) -> GraphSession:
         return GraphSession(self)
@@ -138,7 +139,7 @@ class GraphEngine:
 
     def forward(self, session: GraphSession, ids: Sequence[int], rows: Sequence[int]) -> Logits:
         start = session.length
-        wanted = np.asarray(rows, np.int64)
+        wanted = wanted_rows(rows, len(ids))
         parts: list[Logits] = []
         try:
             for at in range(0, len(ids), CHUNK):
@@ -150,16 +151,18 @@ class GraphEngine:
         return np.concatenate(parts) if parts else np.zeros((0, self._vocab), np.float32)
 
     def step(self, feeds: Sequence[Feed]) -> list[Logits]:
-        for feed in feeds:
-            self._check(feed)
-        tables = [self._pages_for(feed) for feed in feeds]
-        logits = self._backend.to_numpy(self._program.run(_inputs(feeds, tables))["logits"])
-        for feed in feeds:
-            feed.session.ids.extend(map(int, feed.ids))
+        with self._lock:  # the pools are one program's state: runs wait for each other, as in the core
+            for feed in feeds:
+                self._check(feed)
+            tables = [self._pages_for(feed) for feed in feeds]
+            logits = self._backend.to_numpy(self._program.run(_inputs(feeds, tables))["logits"])
+            for feed in feeds:
+                feed.session.ids.extend(map(int, feed.ids))
         return np.split(logits, np.cumsum([len(f.rows) for f in feeds])[:-1])
 
     def _check(self, feed: Feed) -> None:
         check_ids(feed.ids, self._vocab)
+        wanted_rows(feed.rows, len(feed.ids))
         room = self.context - feed.session.length
         if len(feed.ids) > room:
             raise CapacityError(
@@ -209,6 +212,15 @@ def _inputs(feeds: Sequence[Feed], tables: Sequence[Sequence[int]]) -> dict[str,
     return {"pages": table} | {name: np.asarray(values, np.int32) for name, values in flat.items()}
 
 
+def wanted_rows(rows: Sequence[int], tokens: int) -> npt.NDArray[np.int64]:
+    """The rows that are asked for, each of them one of `tokens`. Raises InputError."""
+    wanted = np.asarray(arguments.integers(rows, "[forward] rows"), np.int64)
+    bad = np.flatnonzero((wanted < 0) | (wanted >= tokens))
+    if bad.size:
+        raise InputError(f"[forward] rows[{bad[0]}] is {wanted[bad[0]]}; there are {tokens} ids")
+    return wanted
+
+
 def check_ids(ids: Sequence[int], vocab: int) -> None:
     """Raises InputError naming the first id outside the vocabulary."""
     array = np.asarray(ids)
@@ -219,3 +231,13 @@ def check_ids(ids: Sequence[int], vocab: int) -> None:
     bad = np.flatnonzero((array < 0) | (array >= vocab))
     if bad.size:
         raise InputError(f"[forward] ids[{bad[0]}] is {array[bad[0]]}; the vocabulary has {vocab}")
+
+
+def bounded_context(wanted: int | None, trained: int) -> int:
+    """The most tokens of one sequence: as asked for, up to what the model was trained for."""
+    if wanted is None:
+        return trained
+    wanted = arguments.integer(wanted, "[load] context")
+    if not 1 <= wanted <= trained:
+        raise InputError(f"[load] context {wanted}; this model takes 1 to {trained} tokens")
+    return wanted

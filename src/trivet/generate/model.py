@@ -11,15 +11,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trivet import models, runtime
-from trivet.errors import CapacityError, InputError, ModelError
+from trivet import arguments, models, runtime
+from trivet.errors import CapacityError, InputError, ModelError, NonFiniteError
 from trivet.generate.completion import Chunk, Completion, StopStrings, Timings, Usage
-from trivet.generate.engine import Engine, GraphEngine, Logits, Session, check_ids
+from trivet.generate.engine import Engine, GraphEngine, Logits, Session, bounded_context, check_ids
 from trivet.generate.sampler import Sampler, SamplerOptions
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.text.template import ChatTemplate
 from trivet.text.tokenizer import Tokenizer
 
+MAX_THREADS = 256  # as the core has it
 NLL_CHUNK = 256  # rows of logits held at a time while scoring a text
 
 Prompt = str | Sequence[int]
@@ -53,9 +54,9 @@ class Model:
         architecture = models.by_architecture(checkpoint.architecture)
         self.config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
         self.definition = architecture.Model(self.config, checkpoint)
-        self.context = _context(context, self.config.context)
+        self.context = bounded_context(context, self.config.context)
         self.device = runtime.resolve(device)
-        self._threads = threads
+        self._threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)
 
     @cached_property
     def engine(self) -> Engine:
@@ -79,11 +80,9 @@ class Model:
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
         """The file's chat template, or None."""
-        source = self.checkpoint.metadata.get("tokenizer.chat_template")
+        source = self.checkpoint.chat_template
         if source is None:
             return None
-        if not isinstance(source, str):
-            raise ModelError("[chat] metadata tokenizer.chat_template is not a string")
         t = self.tokenizer
         bos, eos = (t.token(i) if i is not None else "" for i in (t.bos_id, t.eos_id))
         return ChatTemplate(source, bos_token=bos, eos_token=eos)
@@ -108,7 +107,7 @@ class Model:
         ids = (
             self.tokenizer.encode(prompt, add_special=True, parse_special=True)
             if isinstance(prompt, str)
-            else list(map(int, prompt))
+            else arguments.integers(prompt, "[generate] the prompt")
         )
         if not ids:
             raise InputError("[generate] the prompt is empty")
@@ -118,8 +117,10 @@ class Model:
     def logits(self, ids: Sequence[int]) -> Logits:
         """Logits after each of `ids`, in a fresh sequence: float32 [len(ids), vocab].
 
-        Raises InputError for an id outside the vocabulary, CapacityError beyond the context."""
-        return self.engine.forward(self.session(), list(ids), range(len(ids)))
+        Raises InputError for an id outside the vocabulary, CapacityError beyond the context, NonFiniteError
+        if the weights make infinity or NaN."""
+        ids = arguments.integers(ids, "[logits] ids")
+        return _finite(self.engine.forward(self.session(), ids, range(len(ids))))
 
     def nll(
         self,
@@ -134,10 +135,15 @@ class Model:
         One window by default. With `window` and `stride` (1 <= stride < window), windows of `window` tokens
         begin every `stride`, and each token is scored once, in the first window that reaches it. `advance` is
         told how many more are scored."""
-        ids = list(map(int, ids))
-        window = window or len(ids)
-        stride = stride or max(window - 1, 1)
-        if not 1 <= stride < max(window, 2):
+        ids = arguments.integers(ids, "[nll] ids")
+        check_ids(ids, self.config.vocab)
+        window = arguments.integer(window, "[nll] window", 0) or max(len(ids), 2)
+        if window == 1:
+            raise InputError(
+                "[nll] window is 1; a window scores the tokens after its first: wanted 2 or more"
+            )
+        stride = arguments.integer(stride, "[nll] stride", 0) or window - 1
+        if stride >= window:
             raise InputError(f"[nll] stride {stride}; wanted 1 <= stride < window {window}")
         out = np.empty(max(len(ids) - 1, 0))
         scored = 0
@@ -157,7 +163,7 @@ class Model:
         for at in range(0, len(ids) - 1, NLL_CHUNK):
             part = ids[at : min(at + NLL_CHUNK, len(ids) - 1)]
             rows = range(max(first - at, 0), len(part))
-            logits = self.engine.forward(session, part, rows).astype(np.float64)
+            logits = _finite(self.engine.forward(session, part, rows)).astype(np.float64)
             if len(rows):
                 begin = at + rows[0]
                 targets = ids[begin + 1 : begin + 1 + len(rows)]
@@ -219,15 +225,15 @@ class Model:
         session: Session | None = None,
     ) -> Iterator[Chunk]:
         """Feeds ids to a session (a new one by default) and streams the reply; the session keeps both."""
+        max_tokens = arguments.integer(max_tokens, "[generate] max_tokens", 1)
+        stops = arguments.texts(stop, "[generate] stop")
         session = session or self.session()
-        if max_tokens < 1:
-            raise InputError(f"[generate] max_tokens is {max_tokens}; wanted at least 1")
         if session.length + len(ids) >= self.context:
             raise CapacityError(
                 f"[generate] a prompt of {session.length + len(ids)} tokens leaves no room"
                 f" in a context of {self.context}"
             )
-        return _Reply(self, session, ids, options, max_tokens, stop).chunks()
+        return _Reply(self, session, ids, options, max_tokens, stops).chunks()
 
 
 class _Reply:
@@ -240,11 +246,11 @@ class _Reply:
         prompt: list[int],
         options: SamplerOptions,
         max_tokens: int,
-        stop: str | Sequence[str],
+        stops: Sequence[str],
     ) -> None:
         self.model, self.session, self.prompt, self.max_tokens = model, session, prompt, max_tokens
         self.sampler = Sampler(options)
-        self.stops = StopStrings([stop] if isinstance(stop, str) else stop)
+        self.stops = StopStrings(stops)
         self.decoder = model.tokenizer.stream()
         self.ids: list[int] = []
         self.text = ""
@@ -300,9 +306,9 @@ class _Reply:
         return Chunk(text + tail, list(ids), completion)
 
 
-def _context(wanted: int | None, trained: int) -> int:
-    if wanted is None:
-        return trained
-    if not 1 <= wanted <= trained:
-        raise InputError(f"[load] context {wanted}; this model takes 1 to {trained} tokens")
-    return wanted
+def _finite(logits: Logits) -> Logits:
+    """Refuses what broken weights make of numbers; the sampler does so for itself."""
+    if not np.isfinite(logits).all():
+        row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
+        raise NonFiniteError(f"[logits] row {row} holds infinity or NaN: the model's weights are broken")
+    return logits

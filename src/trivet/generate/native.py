@@ -11,9 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import _native as core
-from trivet import plan
+from trivet import arguments, plan
 from trivet.backends.native import Handle, lower
-from trivet.generate.engine import CHUNK, PAGE, Feed, Logits, check_ids, serving_dims, serving_graph
+from trivet.generate.engine import (
+    CHUNK,
+    PAGE,
+    Feed,
+    Logits,
+    check_ids,
+    serving_dims,
+    serving_graph,
+    wanted_rows,
+)
 from trivet.models.checkpoint import Checkpoint
 
 MAX_SESSIONS = 64
@@ -39,7 +48,7 @@ class NativeSession:
         return length.value
 
     def truncate(self, length: int) -> None:
-        core.tv_session_truncate(self.handle, length)
+        core.tv_session_truncate(self.handle, arguments.integer(length, "[truncate] length", 0, self.length))
 
     def fork(self) -> NativeSession:
         """Pages are shared until one of the two writes to them."""
@@ -83,7 +92,7 @@ class NativeEngine:
         for step, feed in zip(steps, feeds, strict=True):
             check_ids(feed.ids, self._vocab)
             ids = np.asarray(feed.ids, np.int32)
-            rows = np.asarray(feed.rows, np.int32)
+            rows = wanted_rows(feed.rows, len(feed.ids)).astype(np.int32)
             kept += [ids, rows]
             step.session = feed.session.handle._as_parameter_.value
             step.ids, step.n_ids = _pointer(ids), len(ids)
@@ -97,7 +106,7 @@ class NativeEngine:
         """In chunks, so that Ctrl-C is heard between them; all or nothing."""
         if len(ids) <= CHUNK:
             return self.step([Feed(session, ids, rows)])[0]
-        start, wanted, parts = session.length, np.asarray(rows, np.int64), []
+        start, wanted, parts = session.length, wanted_rows(rows, len(ids)), []
         if start + len(ids) > self.context:
             self.step([Feed(session, ids, ())])  # raises, with the numbers
         try:

@@ -7,11 +7,13 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trivet import _native as core
+from trivet import arguments
 from trivet.backends.native import Handle
 from trivet.errors import InputError
 
@@ -41,16 +43,23 @@ class SamplerOptions:
             "presence_penalty",
             "frequency_penalty",
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
-                raise InputError(f"[sampler] {name} is {value!r}; wanted a number")
-        if not isinstance(self.top_k, int) or not 0 <= self.top_k < 2**31:
-            raise InputError(f"[sampler] top_k is {self.top_k!r}; wanted an integer from 0")
-        if self.seed is not None and (not isinstance(self.seed, int) or not 0 <= self.seed < 2**64):
-            raise InputError(f"[sampler] seed is {self.seed!r}; wanted an integer from 0 to 2^64-1, or None")
-        for token in self.logit_bias or {}:
-            if not isinstance(token, int) or not 0 <= token < 2**31:
-                raise InputError(f"[sampler] logit_bias has token {token!r}; wanted a token id")
+            _number(getattr(self, name), name)
+        arguments.integer(self.top_k, "[sampler] top_k", 0, 2**31 - 1)
+        if self.seed is not None:
+            arguments.integer(self.seed, "[sampler] seed", 0, 2**64 - 1)
+        bias = {} if self.logit_bias is None else self.logit_bias
+        if not isinstance(bias, Mapping):
+            raise InputError(
+                f"[sampler] logit_bias is a {type(bias).__name__}; wanted a dict: token id to number"
+            )
+        for token, value in bias.items():
+            arguments.integer(token, "[sampler] a token of logit_bias", 0, 2**31 - 1)
+            _number(value, f"logit_bias of token {token}")
+
+
+def _number(value: Any, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
+        raise InputError(f"[sampler] {name} is {value!r}; wanted a number")
 
 
 class Sampler:

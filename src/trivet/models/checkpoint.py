@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from trivet import graph
 from trivet.dtypes import DType
-from trivet.errors import FileError, ModelError
+from trivet.errors import FileError, InputError, ModelError
 from trivet.formats.gguf import GGUFFile
 from trivet.graph import Node
 
@@ -63,6 +64,14 @@ class Checkpoint:
             raise ModelError(f"[load] {self.path.name} has no general.architecture in its metadata")
         return name
 
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the file's chat template, if it has one."""
+        source = self.metadata.get("tokenizer.chat_template")
+        if source is not None and not isinstance(source, str):
+            raise ModelError(f"[load] metadata tokenizer.chat_template is {source!r:.50}; wanted a string")
+        return source
+
     def weight(self, name: str, shape: tuple[int, ...]) -> Node:
         """The weight node of a tensor that must be there with this shape."""
         found = self.find(name, shape)
@@ -90,8 +99,10 @@ def resolve(model: str | Path) -> Path:
     """The path a MODEL argument stands for: itself, or a short name's file in its installed package.
 
     Raises FileError that says what to install, or that nothing is there."""
+    if not isinstance(model, str | Path) or not str(model):
+        raise InputError(f"[load] the model is {model!r}; wanted a path, or one of: {', '.join(PACKAGED)}")
     path = Path(model)
-    if path.exists():
+    if os.path.lexists(path):  # opening a broken link says why
         return path
     if str(model) not in PACKAGED:
         short = ", ".join(PACKAGED)
@@ -176,11 +187,15 @@ def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) 
     return int(value)
 
 
-def number(metadata: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    """A finite floating-point metadata value."""
+def number(
+    metadata: Mapping[str, Any], key: str, default: float | None = None, least: float = -math.inf
+) -> float:
+    """A finite floating-point metadata value, not below `least`."""
     value = metadata.get(key, default)
     if value is None:
         raise ModelError(f"[load] metadata {key} is missing")
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
         raise ModelError(f"[load] metadata {key} is {value!r}; wanted a finite number")
+    if value < least:
+        raise ModelError(f"[load] metadata {key} is {value!r}; wanted {least:g} or more")
     return float(value)

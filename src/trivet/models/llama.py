@@ -71,11 +71,17 @@ class Config:
             head_dim=head_dim,
             rope_dim=rope_dim,
             context=at("context_length"),
-            eps=number(metadata, "llama.attention.layer_norm_rms_epsilon"),
+            eps=number(metadata, "llama.attention.layer_norm_rms_epsilon", least=0.0),
             theta=number(metadata, "llama.rope.freq_base", 10000.0),
-            window=int(metadata.get("llama.attention.sliding_window", 0) or 0),
+            window=0 if _windowless(metadata) else at("attention.sliding_window"),
             scaling=_scaling(metadata),
         )
+
+
+def _windowless(metadata: Mapping[str, Any]) -> bool:
+    """Files say 0, or nothing, where all earlier tokens are seen."""
+    value = metadata.get("llama.attention.sliding_window", 0)
+    return isinstance(value, int) and value == 0
 
 
 def _scaling(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from trivet import _native as c
+from trivet import arguments
 from trivet.errors import InputError, TokenizerError
 
 
@@ -115,7 +116,7 @@ class Tokenizer:
         return info
 
     def _array(self, ids: Iterable[int]) -> ctypes.Array[ctypes.c_int32]:
-        checked = [_id(i) for i in ids]
+        checked = [_id(i) for i in arguments.integers(ids, "[tokenizer] ids")]
         return (ctypes.c_int32 * len(checked))(*checked)
 
 
@@ -147,9 +148,10 @@ def _optional(id: int) -> int | None:
 
 def _id(id: int) -> int:
     """An id that fits the C type; the core checks the vocabulary's own bounds."""
+    id = arguments.integer(id, "[tokenizer] token id")
     if not -(2**31) <= id < 2**31:
         raise TokenizerError(f"[tokenizer] token id {id} is in no vocabulary")
-    return int(id)
+    return id
 
 
 def _decode_flags(skip_special: bool, continuation: bool) -> int:
@@ -158,7 +160,7 @@ def _decode_flags(skip_special: bool, continuation: bool) -> int:
 
 def _utf8(text: str) -> bytes:
     try:
-        return text.encode()
+        return arguments.text(text, "[tokenizer] the text").encode()
     except UnicodeEncodeError as error:
         raise InputError(
             f"[tokenizer] the text has a lone surrogate at character {error.start}; UTF-8 has none"

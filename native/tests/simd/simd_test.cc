@@ -36,6 +36,7 @@ std::vector<Named> all_isas() {
 #define TV_ADD_PROBE(isa, name) \
   if (tv::is_usable(tv::Isa::isa)) list.push_back({#isa, tv::isa::name()});
   TV_EACH_ISA(TV_ADD_PROBE, simd_probe)
+  CHECK(!list.empty());
   return list;
 }
 

@@ -13,8 +13,8 @@
  *             a handle keeps alive what it was made from. Freeing NULL is allowed.
  * Structs     that may grow begin with `size_t struct_size`, which the caller sets to the sizeof it was
  *             compiled with. A smaller one is accepted: fields beyond it take their defaults (options) or
- *             are not filled in (infos). tv_tensor, tv_size, tv_dim, tv_step and tv_chat_message are
- *             passed in arrays and never change.
+ *             are not filled in (infos). tv_tensor, tv_size, tv_dim, tv_step, tv_span and tv_chat_message
+ *             are passed in arrays and never change.
  * Strings     are UTF-8, and end in NUL unless a size comes with them. Those that go out belong to the
  *             handle that was asked: they live as long as it does, unless the comment says otherwise.
  * Lists       and texts of unknown size: the caller passes (out, capacity) and receives *needed. When
@@ -544,6 +544,20 @@ TV_API tv_status tv_tokenizer_get_ends(const tv_tokenizer* tokenizer, int32_t* i
  * a character); TV_CAPACITY. @since 0.1 */
 TV_API tv_status tv_tokenizer_encode(const tv_tokenizer* tokenizer, const char* text, size_t text_size,
                                      uint32_t flags, int32_t* ids, size_t capacity, size_t* needed);
+
+/* Some bytes of a text, from begin up to end. This struct never changes. @since 0.1 */
+typedef struct tv_span {
+  size_t begin;
+  size_t end;
+} tv_span;
+
+/* The same, where the bytes of `literal` ([n_literal], in order and apart) never become control tokens, not
+ * even in part: what a user wrote, between what a program put around it.
+ * Errors: as tv_tokenizer_encode; TV_INVALID_ARGUMENT (a span ends before it begins or after the text, or
+ * begins before the one in front of it ends). @since 0.1 */
+TV_API tv_status tv_tokenizer_encode_literal(const tv_tokenizer* tokenizer, const char* text,
+                                             size_t text_size, uint32_t flags, const tv_span* literal,
+                                             size_t n_literal, int32_t* ids, size_t capacity, size_t* needed);
 
 /* Ids to text. out: [capacity] bytes, no NUL is added. Bytes that are not UTF-8 become U+FFFD.
  * flags: TV_SKIP_SPECIAL. Errors: TV_TOKENIZER (no such id); TV_CAPACITY. @since 0.1 */

@@ -296,6 +296,13 @@ class tv_token_info(Structure):
     ]
 
 
+class tv_span(Structure):
+    _fields_: ClassVar = [
+        ("begin", c_size_t),
+        ("end", c_size_t),
+    ]
+
+
 class tv_sampler_options(Structure):
     _fields_: ClassVar = [
         ("struct_size", c_size_t),
@@ -375,6 +382,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tv_tokenizer_encode": (
         tv_status,
         [c_void_p, c_char_p, c_size_t, c_uint32, c_void_p, c_size_t, c_void_p],
+    ),
+    "tv_tokenizer_encode_literal": (
+        tv_status,
+        [c_void_p, c_char_p, c_size_t, c_uint32, POINTER(tv_span), c_size_t, c_void_p, c_size_t, c_void_p],
     ),
     "tv_tokenizer_decode": (
         tv_status,
@@ -663,6 +674,26 @@ def tv_tokenizer_encode(
 ) -> None:
     """Text to ids."""
     _check(library().tv_tokenizer_encode(tokenizer, text, text_size, flags, ids, capacity, needed))
+
+
+def tv_tokenizer_encode_literal(
+    tokenizer: Any,
+    text: Any,
+    text_size: Any,
+    flags: Any,
+    literal: Any,
+    n_literal: Any,
+    ids: Any,
+    capacity: Any,
+    needed: Any,
+) -> None:
+    """The same, where the bytes of `literal` ([n_literal], in order and apart) never become control
+    tokens, not even in part."""
+    _check(
+        library().tv_tokenizer_encode_literal(
+            tokenizer, text, text_size, flags, literal, n_literal, ids, capacity, needed
+        )
+    )
 
 
 def tv_tokenizer_decode(

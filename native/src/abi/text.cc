@@ -1,6 +1,7 @@
 // Tokenizers, streams, samplers and chat formats behind the C ABI.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "abi/guard.h"
 #include "abi/handles.h"
@@ -45,6 +46,19 @@ std::string_view text_of(const char* text, size_t size, const char* call, const 
 std::span<const int32_t> ids_of(const int32_t* ids, size_t n, const char* call) {
   if (n != 0) require(ids, call, "ids");
   return {ids, n};
+}
+
+std::vector<tv::ByteSpan> spans_of(const tv_span* spans, size_t n, size_t text_size, const char* call) {
+  if (n != 0) require(spans, call, "literal");
+  std::vector<tv::ByteSpan> out;
+  for (size_t i = 0; i < n; ++i) {
+    const size_t least = out.empty() ? 0 : out.back().end;
+    if (spans[i].begin < least || spans[i].end < spans[i].begin || spans[i].end > text_size)
+      tv::fail(Status::invalid_argument, "[%s] literal[%zu] is %zu to %zu; allowed: %zu to %zu, in order",
+               call, i, spans[i].begin, spans[i].end, least, text_size);
+    out.push_back({spans[i].begin, spans[i].end});
+  }
+  return out;
 }
 
 void check_flags(uint32_t flags, uint32_t known, const char* call) {
@@ -166,13 +180,21 @@ tv_status tv_tokenizer_get_ends(const tv_tokenizer* tokenizer, int32_t* ids, siz
 
 tv_status tv_tokenizer_encode(const tv_tokenizer* tokenizer, const char* text, size_t text_size,
                               uint32_t flags, int32_t* ids, size_t capacity, size_t* needed) {
+  return tv_tokenizer_encode_literal(tokenizer, text, text_size, flags, nullptr, 0, ids, capacity, needed);
+}
+
+tv_status tv_tokenizer_encode_literal(const tv_tokenizer* tokenizer, const char* text, size_t text_size,
+                                      uint32_t flags, const tv_span* literal, size_t n_literal, int32_t* ids,
+                                      size_t capacity, size_t* needed) {
   return guard([&] {
     constexpr const char* kCall = "tv_tokenizer_encode";
     require(tokenizer, kCall, "tokenizer");
     check_flags(flags, TV_ADD_SPECIAL | TV_PARSE_SPECIAL, kCall);
+    const std::vector<tv::ByteSpan> spans = spans_of(literal, n_literal, text_size, kCall);
     const std::vector<int32_t> found = tokenizer->tokenizer->encode(
-        text_of(text, text_size, kCall, "text"),
-        {.add_special = (flags & TV_ADD_SPECIAL) != 0, .parse_special = (flags & TV_PARSE_SPECIAL) != 0});
+        text_of(text, text_size, kCall, "text"), {.add_special = (flags & TV_ADD_SPECIAL) != 0,
+                                                  .parse_special = (flags & TV_PARSE_SPECIAL) != 0,
+                                                  .literal = spans});
     give(found.data(), found.size(), ids, capacity, needed, kCall);
   });
 }

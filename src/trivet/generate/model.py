@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments, models, runtime
-from trivet.errors import CapacityError, InputError, ModelError, NonFiniteError
+from trivet.errors import CapacityError, InputError, ModelError, NonFiniteError, TemplateError
 from trivet.generate.completion import Chunk, Completion, StopStrings, Timings, Usage
 from trivet.generate.engine import Engine, GraphEngine, Logits, Session, bounded_context, check_ids
 from trivet.generate.sampler import Sampler, SamplerOptions
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
+from trivet.text import literal
 from trivet.text.template import ChatTemplate
 from trivet.text.tokenizer import Tokenizer
 
@@ -92,15 +93,42 @@ class Model:
         return self.engine.session()
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation with the assistant's turn opened, by the file's chat template.
+        """Ids of a conversation with the assistant's turn opened, by the file's chat template. Control tokens
+        that a message spells stay plain text.
 
-        Raises ModelError if the file has none, TemplateError if it fails."""
+        Raises ModelError if the file has none, TemplateError if it fails, or if it changes the content of a
+        message that spells a control token, so that the two cannot be told apart."""
         if self.chat_template is None:
             raise ModelError(
                 f"[chat] {self.checkpoint.path.name} has no chat template: a base model completes text"
             )
-        text = self.chat_template.render(messages, add_generation_prompt=True)
-        return self.tokenizer.encode(text, add_special=False, parse_special=True)
+        if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+            raise InputError("[chat] messages are not a list of dicts with a role and a content")
+        render = partial(self.chat_template.render, add_generation_prompt=True)
+        text = render(messages)
+        return self.tokenizer.encode(text, parse_special=True, literal=self._literal(text, messages, render))
+
+    def _literal(
+        self, text: str, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
+    ) -> list[tuple[int, int]]:
+        """Where the messages' contents are in a rendered conversation; nowhere, if none spells a token."""
+        plain = [isinstance(m.get("content"), str) for m in messages]
+        if (spans := literal.places(text, messages, plain, render)) is not None and all(plain):
+            return spans
+        risky = [any(map(self._spells_control, literal.strings(m))) for m in messages]
+        if not any(risky):
+            return spans or []
+        if not any(r and not p for r, p in zip(risky, plain, strict=True)):
+            spans = literal.places(text, messages, risky, render)
+            if spans is not None:
+                return spans
+        raise TemplateError(
+            f"[chat] message {risky.index(True)} spells a control token, and the template changes contents:"
+            " the two cannot be told apart"
+        )
+
+    def _spells_control(self, text: str) -> bool:
+        return self.tokenizer.encode(text, parse_special=True) != self.tokenizer.encode(text)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Ids of a prompt: text is encoded with the special tokens the file asks for, and those it spells."""

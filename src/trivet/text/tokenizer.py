@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -46,19 +46,27 @@ class Tokenizer:
         c.tv_tokenizer_open(os.fsencode(path), ctypes.byref(handle))
         return cls(handle)
 
-    def encode(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        add_special: bool = False,
+        parse_special: bool = False,
+        literal: Sequence[tuple[int, int]] = (),
+    ) -> list[int]:
         """Ids of a text. `add_special`: with the BOS and EOS the file asks for. `parse_special`: text that
-        spells a control token becomes that token.
+        spells a control token becomes that token, except in the `literal` spans of its UTF-8 bytes, which
+        are in order and apart.
 
         Raises InputError for a text that UTF-8 cannot express (lone surrogates)."""
         data = _utf8(text)
         flags = add_special * c.TV_ADD_SPECIAL | parse_special * c.TV_PARSE_SPECIAL
+        spans = (c.tv_span * len(literal))(*(c.tv_span(begin, end) for begin, end in literal))
         needed = ctypes.c_size_t(len(data) + 8)
         while True:  # a second time only where spaces fall back to bytes
             ids = (ctypes.c_int32 * needed.value)()
             capacity = needed.value
-            status = c.library().tv_tokenizer_encode(
-                self._handle, data, len(data), flags, ids, capacity, ctypes.byref(needed)
+            status = c.library().tv_tokenizer_encode_literal(
+                self._handle, data, len(data), flags, spans, len(spans), ids, capacity, ctypes.byref(needed)
             )
             if status != c.TV_CAPACITY:
                 c._check(status)

@@ -6,6 +6,7 @@ raises DeviceUnavailable with the reason, and a node whose inputs live on two de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from trivet import backends, graph
 from trivet.backends.base import Backend
 from trivet.dtypes import DType
-from trivet.errors import DeviceMismatch, DeviceUnavailable, InputError
+from trivet.errors import CapacityError, DeviceMismatch, DeviceUnavailable, InputError
 from trivet.graph import LEAVES, Dim, Graph, Node, walk
 from trivet.plan import rebuilt, rewrite
 
@@ -26,6 +27,8 @@ BACKENDS = {"cpu": "native", "cuda": "xla", "rocm": "xla", "tpu": "xla", "metal"
 AUTO = ("tpu", "cuda", "rocm", "metal", "cpu")
 #: constants of more bytes are inputs of a program, so that programs can be used again
 SMALL_CONSTANT = 256
+#: whose bytes a signed 64-bit size can still count
+MOST_ELEMENTS = 2**60 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,10 @@ def evaluate(nodes: Sequence[Node], device: str | None = None) -> list[Node]:
     values = {n: n if n.op == "buffer" else _done[n] for n in nodes if n.op == "buffer" or n in _done}
     missing = list(dict.fromkeys(n for n in nodes if n not in values))
     shapes = [_fixed(node) for node in missing]
-    arrays = _compute(missing, where) if missing else []
+    try:
+        arrays = _compute(missing, where) if missing else []
+    except MemoryError as error:
+        raise CapacityError(f"[eval] out of memory on {where}: {error}") from None
     for node, array, shape in zip(missing, arrays, shapes, strict=True):
         values[node] = graph.buffer(array, shape, node.dtype, where)
         if node.device is not None:  # else it may be asked for on another device next
@@ -136,7 +142,10 @@ def _fixed(node: Node) -> tuple[int, ...]:
     for size in node.shape:
         if isinstance(size, Dim):
             raise InputError(f"[eval] {node} has the symbolic size {size}: only a compiled graph can be run")
-    return tuple(s for s in node.shape if isinstance(s, int))
+    shape = tuple(s for s in node.shape if isinstance(s, int))
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise CapacityError(f"[eval] {node} has more than {MOST_ELEMENTS} elements")
+    return shape
 
 
 def _place(nodes: Sequence[Node], device: str | None) -> str:

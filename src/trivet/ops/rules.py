@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trivet import dtypes
+from trivet import arguments, dtypes
 from trivet.dtypes import DType
 from trivet.errors import DTypeError, ShapeError
 from trivet.graph import Dim, Node, Shape, Size, Spec, constant
@@ -79,7 +78,7 @@ def axis_of(op: str, axis: int, shape: Shape) -> int:
     >>> axis_of("softmax", -1, (2, 4))
     1
     """
-    axis = operator.index(axis)
+    axis = arguments.integer(axis, f"[{op}] axis")
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"[{op}] axis {axis} out of range for shape {shape}")
     return axis % len(shape)
@@ -97,7 +96,12 @@ def axes_of(op: str, axis: int | Sequence[int] | None, shape: Shape) -> tuple[in
 
 def sizes_of(op: str, shape: Iterable[Size]) -> Shape:
     """A shape as a caller gave it, as a tuple of ints and symbols."""
-    sizes = tuple(s if isinstance(s, Dim) else operator.index(s) for s in shape)
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        raise ShapeError(f"[{op}] shape {shape!r}; wanted a sequence of integers")
+    sizes = tuple(
+        s if isinstance(s, Dim) else arguments.integer(s, f"[{op}] size {i} of the shape")
+        for i, s in enumerate(shape)
+    )
     if any(isinstance(s, int) and s < 0 for s in sizes):
         raise ShapeError(f"[{op}] shape {sizes} has a negative size")
     return sizes

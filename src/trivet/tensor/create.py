@@ -9,7 +9,7 @@ import numpy as np
 
 from trivet import dtypes, graph, ops, runtime
 from trivet.dtypes import DType
-from trivet.errors import DTypeError, InputError
+from trivet.errors import CapacityError, DTypeError, InputError
 from trivet.graph import Node
 from trivet.tensor import dlpack
 from trivet.tensor.array import DTypeLike, Tensor, dtype_of
@@ -37,6 +37,8 @@ def asarray(value: Any, dtype: DTypeLike | None = None, device: str | None = Non
         array = array if dtype in (dtypes.f64, "f64") else array.astype(np.float32)
     if array.dtype == object:
         raise DTypeError(f"[asarray] {type(value).__name__} is not numbers in a regular shape")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if dtype is None:
         return _put(array, graph.of_numpy(array.dtype), device)
     target = dtype_of(dtype)
@@ -71,7 +73,7 @@ def full(
     >>> full((2, 2), 7).numpy().tolist()
     [[7, 7], [7, 7]]
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
     if dtype is None:
         dtype = (
             dtypes.bool_ if isinstance(value, bool) else dtypes.i64 if isinstance(value, int) else dtypes.f32
@@ -107,7 +109,13 @@ def arange(
     if step == 0:
         raise InputError("[arange] a step of 0")
     kind = np.float32 if any(isinstance(v, float) for v in (start, stop, step)) else np.int64
-    return asarray(np.arange(start, stop, step).astype(kind), dtype, device)
+    try:
+        made = np.arange(start, stop, step).astype(kind)
+    except MemoryError as error:
+        raise CapacityError(f"[arange] {start} to {stop} by {step}: {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"[arange] {start!r} to {stop!r} by {step!r}: {error}") from None
+    return asarray(made, dtype, device)
 
 
 def random_key(seed: int, stream: int = 0, device: str | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trivet.dtypes import DType, bf16
-from trivet.errors import DTypeError
+from trivet.errors import DTypeError, UnsupportedError
 from trivet.graph import of_numpy
 
 CPU = (1, 0)  # kDLCPU
@@ -50,10 +50,17 @@ class _Capsule:
     """A capsule taken from a producer, to be given to NumPy once."""
 
     def __init__(self, source: Any) -> None:
+        if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
+            raise DTypeError(f"[from_dlpack] a {type(source).__name__} has no __dlpack__")
         device = tuple(int(d) for d in source.__dlpack_device__())
         if device != CPU:
             raise DTypeError(f"[from_dlpack] the memory is on DLPack device {device}, wanted {CPU}, the cpu")
-        self._capsule = source.__dlpack__()
+        try:
+            self._capsule = source.__dlpack__()
+        except BufferError as error:  # read only, or of the other byte order: its owner says which
+            raise UnsupportedError(
+                f"[from_dlpack] {type(source).__name__} gives no memory: {error}"
+            ) from None
         self.type = _type_of(self._capsule)
 
     def __dlpack__(self, **_: Any) -> Any:

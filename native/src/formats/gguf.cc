@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/quoted.h"
+#include "core/utf8.h"
 #include "formats/gguf_types.h"
 
 namespace tv {
@@ -19,6 +20,10 @@ constexpr uint64_t kMaxDims = 4;
 constexpr uint64_t kLeastEntry = 8 + 4 + 1;
 constexpr uint64_t kMostItems = 0xffffffff;  // indices are 32 bits
 constexpr uint64_t kLeastInfo = 8 + 4 + 4 + 8;
+constexpr uint64_t kMostKey = 65535;                  // bytes
+constexpr int kMostDepth = 8;                         // arrays in arrays
+constexpr uint64_t kMostInner = 1 << 14;              // arrays in arrays, all together
+constexpr uint64_t kMostElements = (1ull << 60) - 1;  // of one tensor, where a dimension of 0 counts as 1
 
 // Bytes of one scalar; 0 for strings and arrays.
 constexpr uint64_t scalar_bytes(GGUF::Type type) {
@@ -66,6 +71,7 @@ struct GGUF::Cursor {
   const uint8_t* begin;
   const uint8_t* at;
   const uint8_t* end;
+  uint64_t inner = 0;  // arrays inside arrays so far
 
   uint64_t left() const { return static_cast<uint64_t>(end - at); }
 
@@ -88,7 +94,11 @@ struct GGUF::Cursor {
 
   std::string_view string(const std::string& field) {
     const uint64_t length = number<uint64_t>(field + " length");
-    return {reinterpret_cast<const char*>(take(length, field)), static_cast<size_t>(length)};
+    const std::string_view text{reinterpret_cast<const char*>(take(length, field)),
+                                static_cast<size_t>(length)};
+    if (const size_t valid = utf8_valid_prefix(text); valid != text.size())
+      bad_number(field + " byte " + std::to_string(valid), static_cast<uint8_t>(text[valid]), "UTF-8");
+    return text;
   }
 
   // Apart from string() because a vocabulary has a hundred thousand of them.
@@ -96,8 +106,44 @@ struct GGUF::Cursor {
     for (uint64_t i = 0; i < count; ++i) {
       uint64_t length = 0;
       if (left() >= 8) std::memcpy(&length, at, 8);
-      if (left() < 8 || length > left() - 8) string(field + " string " + std::to_string(i));  // throws
+      const auto valid = [&] {
+        const std::string_view text{reinterpret_cast<const char*>(at) + 8, static_cast<size_t>(length)};
+        return utf8_valid_prefix(text) == text.size();
+      };
+      if (left() < 8 || length > left() - 8 || !valid())
+        string(field + " string " + std::to_string(i));  // throws
       at += 8 + length;
+    }
+  }
+
+  // The length of an array: no more elements than the rest of the file can hold.
+  uint64_t count(Type element, const std::string& field) {
+    const uint64_t count = number<uint64_t>(field + " array length");
+    const uint64_t least = element == Type::string ? 8 : element == Type::array ? 12 : scalar_bytes(element);
+    if (count > left() / least) bad_number(field + " array length", count, "what the file has room for");
+    return count;
+  }
+
+  // Passes over values, which are checked.
+  void skip(Type element, uint64_t count, const std::string& field, int depth) {
+    if (element == Type::string) return skip_strings(count, field);
+    if (element == Type::array) return skip_arrays(count, field, depth);
+    const uint64_t each = scalar_bytes(element);
+    if (count > left() / each) bad_number(field + " value", count, "what the file has room for");
+    const uint8_t* values = take(count * each, field);
+    if (element != Type::boolean) return;
+    for (uint64_t i = 0; i < count; ++i)
+      if (values[i] > 1) bad_number(field + " (a bool)", values[i], "0 and 1");
+  }
+
+  void skip_arrays(uint64_t count, const std::string& field, int depth) {
+    inner += count;
+    if (inner > kMostInner) bad_number(field + " arrays inside arrays", inner, "up to 16384 in a file");
+    for (uint64_t i = 0; i < count; ++i) {
+      if (depth == kMostDepth) bad(field, "nests arrays deeper than 8");
+      const Type element = type(field + " element type");
+      const uint64_t length = this->count(element, field);
+      skip(element, length, field, depth + 1);
     }
   }
 
@@ -129,10 +175,11 @@ void GGUF::read_header(Cursor& at) {
   if (std::memcmp(at.take(4, "magic"), "GGUF", 4) != 0) bad("magic", "not 'GGUF': this is not a GGUF file");
   version_ = at.number<uint32_t>("version");
   if (version_ == 2 || version_ == 3) return;
-  if (version_ != 0 && (version_ & 0xffff) == 0)
+  const uint32_t swapped = __builtin_bswap32(version_);
+  if (swapped >= 1 && swapped <= 3)
     fail(Status::unsupported, "[gguf] version is 0x%08x: a big-endian file; only little-endian is read",
          version_);
-  fail(version_ == 0 ? Status::bad_gguf : Status::unsupported, "[gguf] version is %u; read are 2 and 3",
+  fail(version_ == 1 ? Status::unsupported : Status::bad_gguf, "[gguf] version is %u; read are 2 and 3",
        version_);
 }
 
@@ -143,26 +190,16 @@ void GGUF::read_entries(Cursor& at, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     const std::string_view key = at.string("key " + std::to_string(i));
     const std::string field = "metadata " + quoted(key);
+    if (key.empty() || key.size() > kMostKey)
+      bad_number("key " + std::to_string(i) + " length", key.size(), "1 to 65535");
     Entry entry{key, at.type(field + " type"), {}, 1, nullptr};
     entry.element = entry.type;
     if (entry.type == Type::array) {
       entry.element = at.type(field + " element type");
-      if (entry.element == Type::array)
-        fail(Status::unsupported, "[gguf] %s: arrays of arrays are not read", field.c_str());
-      entry.count = at.number<uint64_t>(field + " array length");
+      entry.count = at.count(entry.element, field);
     }
     entry.data = at.at;
-    if (entry.element == Type::string) {
-      if (entry.count > at.left() / 8)
-        bad_number(field + " array length", entry.count, "what the file has room for");
-      at.skip_strings(entry.count, field);
-    } else {
-      const uint64_t each = scalar_bytes(entry.element);
-      if (entry.count > at.left() / each)
-        bad_number(field + (entry.type == Type::array ? " array length" : " value"), entry.count,
-                   "what the file has room for");
-      at.take(entry.count * each, field);
-    }
+    at.skip(entry.element, entry.count, field, 1);
     entries_.push_back(entry);
   }
   entries_by_key_ = index_by(entries_, [](const Entry& e) { return e.key; }, "metadata key");
@@ -178,6 +215,7 @@ std::vector<uint64_t> GGUF::read_tensors(Cursor& at, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     Tensor tensor{};
     tensor.name = at.string("tensor " + std::to_string(i) + " name");
+    if (tensor.name.empty()) bad("tensor " + std::to_string(i) + " name", "is empty");
     read_shape(at, tensor);
     const std::string field = "tensor " + quoted(tensor.name) + " offset";
     offsets.push_back(at.number<uint64_t>(field));
@@ -194,19 +232,20 @@ void GGUF::read_shape(Cursor& at, Tensor& tensor) {
   const uint32_t n_dims = at.number<uint32_t>(field + " n_dims");
   if (n_dims > kMaxDims) bad_number(field + " n_dims", n_dims, "0 to 4");
   tensor.rank = static_cast<int32_t>(n_dims);
-  uint64_t elements = 1;
+  uint64_t elements = 1, counted = 1;
   for (uint32_t d = 0; d < n_dims; ++d) {
     const uint64_t dim = at.number<uint64_t>(field + " dimension " + std::to_string(d));
-    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
-    if (dim == 0 || dim > kMost / elements)
-      bad_number(field + " dimension " + std::to_string(d), dim, "1 and up, all together below 2^63");
+    if (dim > kMostElements / counted)
+      bad_number(field + " dimension " + std::to_string(d), dim, "all together below 2^60");
     elements *= dim;
+    counted *= std::max<uint64_t>(dim, 1);
     tensor.shape[n_dims - 1 - d] = static_cast<int64_t>(dim);
   }
   tensor.type = at.number<uint32_t>(field + " type");
   const GgufTensorType* type = gguf_tensor_type(tensor.type);
   if (type == nullptr) bad_number(field + " type", tensor.type, "the types of the format, 0 to 41");
-  if (type->block == 0) return;
+  if (type->block == 0)
+    fail(Status::bad_gguf, "[gguf] %s type is %s, which the format has given up", field.c_str(), type->name);
   const uint64_t row = n_dims == 0 ? 1 : static_cast<uint64_t>(tensor.shape[n_dims - 1]);
   if (row % type->block != 0)
     fail(Status::bad_gguf, "[gguf] %s: rows of %" PRIu64 " do not divide by the block of %u of %s",
@@ -229,7 +268,7 @@ void GGUF::place_tensors(const std::vector<uint64_t>& offsets, uint64_t data_sta
            "[gguf] tensor %s: offset %" PRIu64 " and %" PRIu64 " bytes; the file has %" PRIu64
            " bytes of data",
            quoted(tensor.name).c_str(), offset, tensor.nbytes, room);
-    order.emplace_back(offset, &tensor);
+    if (tensor.nbytes != 0) order.emplace_back(offset, &tensor);
     tensor.data = mapping_.data() + data_start + offset;
   }
   std::sort(order.begin(), order.end());

@@ -18,7 +18,7 @@
 //  7  data: tensors, none overlapping another
 //
 // Opening checks every count, length, offset and size against the file before anything is allocated for
-// it, and throws Error{bad_gguf} (or Error{unsupported}: version 1, big-endian, nested arrays) naming the
+// it, and throws Error{bad_gguf} (or Error{unsupported}: version 1, big-endian) naming the
 // field, what was found and what is allowed. After that no accessor can read outside the file.
 #pragma once
 
@@ -60,7 +60,7 @@ class GGUF {
   struct Entry {
     std::string_view key;
     Type type;
-    Type element;         // of an array; else equal to type
+    Type element;         // of an array, `array` for arrays in arrays, which are only passed over; else type
     uint64_t count;       // elements of an array; else 1
     const uint8_t* data;  // the first element, or the value itself (a string's length field)
   };
@@ -70,7 +70,7 @@ class GGUF {
     uint32_t type;     // the file's own number
     int32_t rank;      // 0..4
     int64_t shape[4];  // row-major: the slowest-varying first
-    uint64_t nbytes;   // 0 for a retired type, whose block size is not kept
+    uint64_t nbytes;
     const uint8_t* data;
     const char* type_name() const;
   };

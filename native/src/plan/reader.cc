@@ -9,8 +9,8 @@
 #include "core/crc32.h"
 #include "core/error.h"
 #include "core/quoted.h"
+#include "core/utf8.h"
 #include "plan/plan.h"
-#include "text/utf8.h"
 
 namespace tv {
 namespace {

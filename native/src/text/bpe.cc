@@ -5,7 +5,7 @@
 #include <queue>
 
 #include "core/quoted.h"
-#include "text/utf8.h"
+#include "core/utf8.h"
 
 namespace tv {
 

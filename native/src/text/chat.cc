@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/quoted.h"
+#include "core/utf8.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace tv {
 

@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
+#include "core/utf8.h"
 #include "formats/gguf.h"
 #include "text/bpe.h"
 #include "text/special.h"
 #include "text/spm.h"
-#include "text/utf8.h"
 #include "text/vocab.h"
 
 namespace tv {

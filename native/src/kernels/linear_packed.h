@@ -163,34 +163,44 @@ void arrange_strip(const void* weight, int64_t n, int64_t k, int64_t first, uint
 
 // --- activations ------------------------------------------------------------------------------------------
 
+// One block's codes. A block with an infinity or a NaN shows in the sum of the codes, which is then not
+// finite.
+inline void quantise_block(const float* x, int offset, bool halves, int16_t* codes, TokenScale* scales) {
+  constexpr int kVectors = kQuantBlock / kLanes;
+  F32 v[kVectors], largest = zero();
+  for (int i = 0; i < kVectors; ++i) {
+    v[i] = load(x + i * kLanes);
+    largest = max(abs(v[i]), largest);
+  }
+  const float a = reduce_max(largest), lift = a < 0x1p-96f ? 0x1p96f : 1.0f;
+  const F32 inverse = broadcast(a > 0.0f ? kQuantMax / (a * lift) : 0.0f), up = broadcast(lift);
+  F32 sums[2] = {zero(), zero()};
+  for (int i = 0; i < kVectors; ++i) {
+    v[i] = round(v[i] * up * inverse);
+    F32& half = sums[i >= kVectors / 2];
+    half = half + v[i];  // whole numbers under 2^24: exact in any order
+  }
+  float sum = reduce_add(sums[0] + sums[1]), sum1 = halves ? reduce_add(sums[1]) : 0.0f;
+  float d =
+      a * lift / kQuantMax * (lift == 1.0f ? 1.0f : 0x1p-96f);  // by a power of two: as exact as dividing
+  if (!(sum - sum == 0.0f)) {
+    for (int i = 0; i < kVectors; ++i) v[i] = zero();
+    sum = sum1 = 0.0f;
+    d = __builtin_nanf("");
+  }
+  for (int i = 0; i < kVectors; ++i) store_i16(codes + i * kLanes, to_i32(v[i]));
+  scales->d = d;
+  scales->start = -offset * static_cast<int32_t>(sum);
+  scales->sum0 = d * (sum - sum1);
+  scales->sum1 = d * sum1;
+}
+
 // One token's row into its place among `stride` tokens: codes [block][stride][32], scales [block][stride].
 inline void quantise_row(const float* x, int64_t k, int64_t stride, int offset, bool halves, int16_t* codes,
                          TokenScale* scales) {
-  for (int64_t b = 0; b < k / kQuantBlock;
-       ++b, x += kQuantBlock, codes += stride * kQuantBlock, scales += stride) {
-    F32 largest = zero(), poison = zero();
-    for (int i = 0; i < kQuantBlock; i += kLanes) {
-      const F32 v = load(x + i);
-      largest = max(abs(v), largest);
-      poison = poison + v * zero();  // NaN if any is infinite or NaN
-    }
-    const float a = reduce_max(largest), bad = reduce_add(poison);
-    const bool finite = bad == 0.0f;
-    const float lift = a < 0x1p-96f ? 0x1p96f : 1.0f;
-    const F32 inverse = broadcast(finite && a > 0.0f ? kQuantMax / (a * lift) : 0.0f);
-    F32 sums[2] = {zero(), zero()};
-    for (int i = 0; i < kQuantBlock; i += kLanes) {
-      const F32 v = finite ? round(load(x + i) * broadcast(lift) * inverse) : zero();
-      sums[i / 16] = sums[i / 16] + v;  // whole numbers under 2^24: exact in any order
-      store_i16(codes + i, to_i32(v));
-    }
-    const float sum0 = reduce_add(sums[0]), sum1 = reduce_add(sums[1]);
-    const float d = finite ? a * lift / kQuantMax / lift : __builtin_nanf("");
-    scales->d = d;
-    scales->start = -offset * static_cast<int32_t>(sum0 + sum1);
-    scales->sum0 = d * (halves ? sum0 : sum0 + sum1);
-    scales->sum1 = d * sum1;
-  }
+  for (int64_t b = 0; b < k / kQuantBlock; ++b)
+    quantise_block(x + b * kQuantBlock, offset, halves, codes + b * stride * kQuantBlock,
+                   scales + b * stride);
 }
 
 // --- multiplying ------------------------------------------------------------------------------------------

@@ -152,16 +152,13 @@ static void answer(chat* c) {
 static char* read_line(void) {
   size_t n = 0, capacity = 256;
   char* line = grown(NULL, capacity);
-  while (fgets(line + n, (int)(capacity - n), stdin) != NULL) {
-    n += strlen(line + n);
-    if (n > 0 && line[n - 1] == '\n') {
-      line[n - 1] = '\0';
-      return line;
-    }
-    capacity *= 2;
-    line = grown(line, capacity);
+  int c;
+  while ((c = getchar()) != EOF && c != '\n') {
+    if (n + 1 == capacity) line = grown(line, capacity *= 2);
+    line[n++] = (char)c;
   }
-  if (n > 0) return line;
+  line[n] = '\0';
+  if (c == '\n' || n > 0) return line;
   free(line);
   return NULL;
 }

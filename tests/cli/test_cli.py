@@ -241,3 +241,28 @@ def test_eval_refuses_a_window_that_scores_nothing(window, tmp_path):
     done = trivet("eval", model, "--text", text, "--window", window)
     assert done.returncode == 2
     assert "window is 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ("TRIVET_THREADS=0", "TRIVET_THREADS=0"),
+        ("TRIVET_THREADS=abc", "TRIVET_THREADS=abc"),
+        ("TRIVET_ISA=nonsense", "TRIVET_ISA=nonsense"),
+        ("TRIVET_LIBRARY=/nowhere.so", "/nowhere.so"),
+        ("TRIVET_TRACE=/nowhere/trace.json", "TRIVET_TRACE=/nowhere/trace.json"),
+    ],
+)
+def test_wrong_environments_are_one_line(setting, word, tmp_path):
+    model = tiny_model.write(tmp_path / "m.gguf")
+    done = shell(f"{setting} $T run {model} hi --max-tokens 2")
+    assert done.returncode in (1, 2)
+    assert done.stderr.count("\n") == 1
+    assert word in done.stderr
+
+
+def test_environments_that_say_nothing(tmp_path):
+    model = tiny_model.write(tmp_path / "m.gguf")
+    line = f"TRIVET_THREADS= TRIVET_ISA= TRIVET_TRACE= $T run {model} hi --max-tokens 2"
+    assert shell(line).returncode == 0
+    assert shell(f"unset HOME; LANG=C LC_ALL=C $T chat {model} < /dev/null").returncode == 0

@@ -79,3 +79,8 @@ def test_spans_that_are_none(spans, tmp_path):
 def test_messages_of_a_wrong_kind(messages, tmp_path):
     with pytest.raises(InputError, match="messages"):
         model(tmp_path, "constant").encode_chat(messages)
+
+
+def test_a_lone_surrogate_in_a_message(tmp_path):
+    with pytest.raises(InputError, match="surrogate"):
+        model(tmp_path, tiny_model.TEMPLATE).encode_chat(user("a\udcff"))

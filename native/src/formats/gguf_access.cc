@@ -108,11 +108,7 @@ double GGUF::real(std::string_view key, double otherwise) const { return has(key
 bool GGUF::boolean(std::string_view key, bool otherwise) const {
   const Entry* entry = find(key);
   if (entry == nullptr) return otherwise;
-  const uint8_t value = *typed(*entry, Type::boolean, Type::boolean, "bool").data;
-  if (value > 1)
-    fail(Status::bad_gguf, "[gguf] metadata %s is a bool of value %u; allowed: 0 and 1", quoted(key).c_str(),
-         value);
-  return value == 1;
+  return *typed(*entry, Type::boolean, Type::boolean, "bool").data == 1;
 }
 
 std::string_view GGUF::string(std::string_view key) const {
@@ -147,7 +143,7 @@ GGUF::Numbers<int32_t> GGUF::int32s(std::string_view key) const {
 
 std::vector<int64_t> GGUF::integers(std::string_view key) const {
   const Entry& entry = require(key);
-  if (entry.type != Type::array) wrong_type(entry, "array of integers");
+  if (entry.type != Type::array || entry.element == Type::array) wrong_type(entry, "array of integers");
   std::vector<int64_t> out;
   out.reserve(entry.count);
   const size_t step = integer_bytes(entry.element);

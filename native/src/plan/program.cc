@@ -29,6 +29,7 @@ bool same_shape(const View& a, const View& b) {
 Program::Program(std::shared_ptr<const Plan> plan, std::shared_ptr<Model> model, int threads,
                  const std::vector<std::pair<std::string, int64_t>>& dims)
     : plan_(std::move(plan)), model_(std::move(model)), pool_(shared_pool(threads)) {
+  Trace::get();  // a TRIVET_TRACE that cannot be written is reported now, not in the first run
   storage_.resize(plan_->values.size());
   prepared_.resize(plan_->ops.size());
   saved_.resize(plan_->outputs.size());

@@ -1,9 +1,13 @@
 #include "plan/trace.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
+
+#include "core/error.h"
 
 namespace tv {
 namespace {
@@ -22,8 +26,9 @@ std::string json(std::string_view text) {
 Trace* Trace::get() {
   static Trace* const trace = []() -> Trace* {
     const char* path = std::getenv("TRIVET_TRACE");
-    std::FILE* file = path != nullptr && *path != '\0' ? std::fopen(path, "w") : nullptr;
-    if (file == nullptr) return nullptr;
+    if (path == nullptr || *path == '\0') return nullptr;
+    std::FILE* file = std::fopen(path, "w");
+    if (file == nullptr) fail(Status::io, "[trace] TRIVET_TRACE=%s: %s", path, std::strerror(errno));
     std::fputs("[\n", file);
     return new Trace(file);
   }();

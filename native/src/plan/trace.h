@@ -10,7 +10,8 @@ namespace tv {
 
 class Trace {
  public:
-  // nullptr unless TRIVET_TRACE named a file that could be opened when this was first called.
+  // nullptr unless TRIVET_TRACE named a file when this was first called. Throws Error{io} if it cannot be
+  // written.
   static Trace* get();
   static uint64_t now();  // nanoseconds
 

@@ -59,13 +59,13 @@ void test_every_scalar() {
   b.scalar<uint8_t>("u8", 0, 200).scalar<int8_t>("i8", 1, -5).scalar<uint16_t>("u16", 2, 60000);
   b.scalar<int16_t>("i16", 3, -300).scalar<int32_t>("i32", 5, -70000).scalar<float>("f32", 6, 0.5f);
   b.scalar<uint64_t>("u64", 10, 1ull << 63).scalar<int64_t>("i64", 11, -1).scalar<double>("f64", 12, 0.25);
-  b.scalar<uint8_t>("bool", 7, 2);
+  CHECK_REFUSED(Status::bad_gguf, GgufBuilder().scalar<uint8_t>("bool", 7, 2).bytes(), "bool");
   const auto file = open_bytes(b.bytes());
   CHECK(file->integer("u8") == 200 && file->integer("i8") == -5 && file->integer("u16") == 60000);
   CHECK(file->integer("i16") == -300 && file->integer("i32") == -70000 && file->integer("i64") == -1);
   CHECK(file->real("f32") == 0.5 && file->real("f64") == 0.25);
   CHECK_THROWS(Status::bad_gguf, file->integer("u64"));  // beyond int64
-  CHECK_THROWS(Status::bad_gguf, file->boolean("bool", false));
+  CHECK_THROWS(Status::bad_gguf, file->boolean("u8", false));
 }
 
 void test_every_truncation() {
@@ -196,11 +196,12 @@ void test_tensors() {
 
 void test_unsupported_type() {
   GgufBuilder b;
-  b.tensor("ternary", {256}, 34, 0).tensor("old", {32}, 4, 64).tensor("w", {2}, 0, 96).data(128);
+  b.tensor("ternary", {256}, 34, 0).tensor("w", {2}, 0, 96).data(128);
+  CHECK_REFUSED(Status::bad_gguf, GgufBuilder().tensor("old", {32}, 4, 0).data(64).bytes(), "q4_2");
   const auto file = open_bytes(b.bytes());
   CHECK(file->view("w").rank == 1);
   CHECK(file->find_tensor("ternary")->nbytes == 54);
-  for (const char* name : {"ternary", "old"}) CHECK_THROWS(Status::unsupported, file->view(name));
+  CHECK_THROWS(Status::unsupported, file->view("ternary"));
   try {
     file->view("ternary");
   } catch (const tv::Error& error) {

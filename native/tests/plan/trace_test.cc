@@ -12,6 +12,8 @@ using namespace tv;
 
 int main() {
   const std::string path = "trace_test.json";
+  setenv("TRIVET_TRACE", "no-such-folder/trace.json", 1);
+  CHECK_THROWS(Status::io, toy_engine({1, 1, 100, 0}));
   setenv("TRIVET_TRACE", path.c_str(), 1);
   const auto session = toy_engine({1, 1, 100, 0})->open();
   const std::vector<int32_t> ids = {1, 2, 3};

@@ -35,6 +35,7 @@ def load(model: str | Path, device: str = "auto", *, context: int | None = None,
     device: "cpu", "reference" (NumPy in float64: slow, exact), or "auto".
     context: most tokens of one sequence; by default what the model was trained for.
     threads: 0 for TRIVET_THREADS, else the physical cores.
+    The file is mapped: replace it by renaming, for one that is cut short while open ends the process.
     Raises FileError, GGUFError, ModelError or DeviceUnavailable."""
     device = runtime.resolve(device)  # a wrong name is reported before a file is opened
     return Model(open_checkpoint(resolve(model)), device, context=context, threads=threads)

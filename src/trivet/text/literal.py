@@ -58,8 +58,13 @@ def places(
 def _in_bytes(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     out, at, nbytes = [], 0, 0
     for begin, end in spans:
-        first = nbytes + len(text[at:begin].encode())
-        nbytes = first + len(text[begin:end].encode())
+        first = nbytes + _size(text[at:begin])
+        nbytes = first + _size(text[begin:end])
         at = end
         out.append((first, nbytes))
     return out
+
+
+def _size(text: str) -> int:
+    """In bytes; lone surrogates are the tokenizer's to refuse."""
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -216,7 +216,9 @@ NULLS = textwrap.dedent("""
     small = core.tv_engine_options(ctypes.sizeof(core.tv_engine_options), 1, 4, 128, 8)
     made("tv_session_create", made("tv_engine_create", model, plan, ctypes.byref(small)))
     made("tv_tokenizer_stream_open", made("tv_tokenizer_from_model", model), 0)
+    made("tv_chat_open", live["tv_tokenizer"])
     made("tv_sampler_open", None)
+    assert live.keys() == set(KINDS)
     calls = refused = 0
 
     def call(name, result, arguments):
@@ -259,8 +261,7 @@ NULLS = textwrap.dedent("""
                     call(name, result, [None if i == j else value(k) for j, (k, _) in enumerate(arguments)])
                 except ctypes.ArgumentError:
                     pass  # ctypes refuses a handle's buffer for a typed pointer
-    for kind in ("tv_session", "tv_engine", "tv_program", "tv_plan", "tv_tokenizer_stream", "tv_tokenizer",
-                 "tv_sampler", "tv_model"):
+    for kind in KINDS:
         getattr(core, kind + "_free")(live[kind])
     print(calls, refused)
 """)

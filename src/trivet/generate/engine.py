@@ -87,6 +87,20 @@ class Engine(Protocol):
         """Feeds one session, in chunks if need be."""
 
 
+def in_chunks(engine: Engine, session: Session, ids: Sequence[int], rows: Sequence[int]) -> list[Logits]:
+    """Feeds one session in runs of at most CHUNK tokens, all or nothing: the logits of each run."""
+    start, wanted = session.length, wanted_rows(rows, len(ids))
+    parts: list[Logits] = []
+    try:
+        for at in range(0, len(ids), CHUNK):
+            here = wanted[(wanted >= at) & (wanted < at + CHUNK)] - at
+            parts += engine.step([Feed(session, ids[at : at + CHUNK], here.tolist())])
+    except BaseException:
+        session.truncate(start)
+        raise
+    return parts
+
+
 class GraphSession:
     """A session of a GraphEngine: its ids and its pages."""
 
@@ -138,16 +152,7 @@ class GraphEngine:
         self._free.extend(pages)
 
     def forward(self, session: GraphSession, ids: Sequence[int], rows: Sequence[int]) -> Logits:
-        start = session.length
-        wanted = wanted_rows(rows, len(ids))
-        parts: list[Logits] = []
-        try:
-            for at in range(0, len(ids), CHUNK):
-                here = wanted[(wanted >= at) & (wanted < at + CHUNK)] - at
-                parts += self.step([Feed(session, ids[at : at + CHUNK], here.tolist())])
-        except BaseException:
-            session.truncate(start)
-            raise
+        parts = in_chunks(self, session, ids, rows)
         return np.concatenate(parts) if parts else np.zeros((0, self._vocab), np.float32)
 
     def step(self, feeds: Sequence[Feed]) -> list[Logits]:

@@ -19,6 +19,7 @@ from trivet.generate.engine import (
     Feed,
     Logits,
     check_ids,
+    in_chunks,
     serving_dims,
     serving_graph,
     wanted_rows,
@@ -106,17 +107,10 @@ class NativeEngine:
         """In chunks, so that Ctrl-C is heard between them; all or nothing."""
         if len(ids) <= CHUNK:
             return self.step([Feed(session, ids, rows)])[0]
-        start, wanted, parts = session.length, wanted_rows(rows, len(ids)), []
-        if start + len(ids) > self.context:
+        if session.length + len(ids) > self.context:
+            wanted_rows(rows, len(ids))
             self.step([Feed(session, ids, ())])  # raises, with the numbers
-        try:
-            for at in range(0, len(ids), CHUNK):
-                here = wanted[(wanted >= at) & (wanted < at + CHUNK)] - at
-                parts += self.step([Feed(session, ids[at : at + CHUNK], here.tolist())])
-        except BaseException:
-            session.truncate(start)
-            raise
-        return np.concatenate(parts)
+        return np.concatenate(in_chunks(self, session, ids, rows))
 
 
 def _pointer(array: npt.NDArray[np.int32]) -> Any:

@@ -44,19 +44,13 @@ def export(model: str | Path, out: str | Path) -> Exported:
             f"[export] {checkpoint.path.name} is not a GGUF file whose every tensor trivet reads"
         )
     gguf = checkpoint.gguf
-    serving = _serving(checkpoint)
+    serving = serving_plan(models.build(checkpoint), checkpoint.architecture)
     chat, reason = _chat(checkpoint)
     kept = {key: gguf.encoded(key) for key in gguf.metadata if not key.startswith("trivet.")}
     ours = {"trivet.version": np.uint32(1), "trivet.plan.serve": serving, **chat}
     tensors = {name: TensorSource(t.dtype, t.shape, gguf.data(name)) for name, t in gguf.tensors.items()}
     write_gguf(target, {**kept, **ours}, tensors)
     return Exported(target, len(serving), reason)
-
-
-def _serving(checkpoint: Checkpoint) -> bytes:
-    architecture = models.by_architecture(checkpoint.architecture)
-    config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
-    return serving_plan(architecture.Model(config, checkpoint), config.context, checkpoint.architecture)
 
 
 def _chat(checkpoint: Checkpoint) -> tuple[dict[str, str | bool], str | None]:

@@ -48,9 +48,7 @@ def describe(model: str | Path, context: int | None = None) -> dict[str, Any]:
 def _memory(checkpoint: Checkpoint, context: int | None) -> tuple[dict[str, int] | None, str | None]:
     """Bytes of weights, of one full sequence's keys and values, and of what a run works in."""
     try:
-        architecture = models.by_architecture(checkpoint.architecture)
-        config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
-        architecture.Model(config, checkpoint)
+        config = models.build(checkpoint).config
         context = bounded_context(context, config.context)
     except TrivetError as error:
         return None, str(error)

@@ -53,9 +53,8 @@ class Model:
         self, checkpoint: Checkpoint, device: str = "auto", *, context: int | None = None, threads: int = 0
     ) -> None:
         self.checkpoint = checkpoint
-        architecture = models.by_architecture(checkpoint.architecture)
-        self.config = architecture.Config.from_metadata(checkpoint.metadata, checkpoint)
-        self.definition = architecture.Model(self.config, checkpoint)
+        self.definition = models.build(checkpoint)
+        self.config = self.definition.config
         self.context = bounded_context(context, self.config.context)
         self.device = runtime.resolve(device)
         self._threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)

@@ -30,10 +30,10 @@ MAX_SESSIONS = 64
 FULL_SESSIONS = 4  # how many sessions of full context the pool holds; pages take memory once used
 
 
-def serving_plan(definition: Any, context: int, name: str) -> bytes:
+def serving_plan(definition: Any, name: str) -> bytes:
     """The serving plan of a model as the core runs it, in bytes."""
     graph = lower(serving_graph(definition))
-    return plan.encode(plan.build(graph, serving_dims(context), f"{name}.serve"))
+    return plan.encode(plan.build(graph, serving_dims(definition.config.context), f"{name}.serve"))
 
 
 class NativeSession:
@@ -63,7 +63,7 @@ class NativeEngine:
         self.context = context
         self._vocab = definition.config.vocab
         self._kept: list[npt.NDArray[Any]] = []  # the core reads tensors where they are
-        data = serving_plan(definition, definition.config.context, checkpoint.architecture)
+        data = serving_plan(definition, checkpoint.architecture)
         loaded = Handle(core.tv_plan_load, core.tv_plan_free, data, len(data))
         model = self._open(checkpoint)
         pages = FULL_SESSIONS * -(-context // PAGE)

@@ -1,8 +1,8 @@
 """Architectures, one file each, and the checkpoints they are built from.
 
-An architecture module has: `Config` with `Config.from_metadata(metadata, checkpoint)`, a model class
-`Model(config, checkpoint)`, and, to open Hugging Face folders, `hf_metadata`, `hf_rename`, `hf_arrange` and
-`hf_extra`. docs/add-a-model.md writes one.
+An architecture module has: `Config` with `Config.from_metadata(checkpoint)`, a model class `Model(config,
+checkpoint)` that keeps its `config`, and, to open Hugging Face folders, `hf_metadata`, `hf_rename`,
+`hf_arrange` and `hf_extra`. docs/add-a-model.md writes one.
 Every checkpoint speaks GGUF's metadata keys and tensor names, whatever file it came from.
 """
 
@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from trivet.errors import ModelError
+
+if TYPE_CHECKING:
+    from trivet.models.checkpoint import Checkpoint
 
 #: general.architecture in GGUF -> module
 ARCHITECTURES = {"llama": "llama"}
 #: model_type in a Hugging Face config.json -> module
 MODEL_TYPES = {"llama": "llama", "mistral": "llama"}
+
+
+def build(checkpoint: Checkpoint) -> Any:
+    """The model that a checkpoint holds, by its architecture; its sizes are `config`. Reads no weight."""
+    module = by_architecture(checkpoint.architecture)
+    return module.Model(module.Config.from_metadata(checkpoint), checkpoint)
 
 
 def by_architecture(name: str) -> ModuleType:

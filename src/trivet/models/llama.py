@@ -40,7 +40,9 @@ class Config:
     scaling: Mapping[str, Any] | None
 
     @staticmethod
-    def from_metadata(metadata: Mapping[str, Any], checkpoint: Checkpoint) -> Config:
+    def from_metadata(checkpoint: Checkpoint) -> Config:
+        metadata = checkpoint.metadata
+
         def at(key: str, default: int | None = None) -> int:
             return positive(metadata, f"llama.{key}", default)
 

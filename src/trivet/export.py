@@ -13,6 +13,7 @@ import numpy as np
 from trivet import models
 from trivet.errors import InputError, TemplateError, UnsupportedError
 from trivet.formats.gguf import TensorSource, write_gguf
+from trivet.generate.engine import kv_dtype
 from trivet.generate.native import serving_plan
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.text.chat_format import derive_chat_format
@@ -28,13 +29,15 @@ class Exported:
     chat: str | None
 
 
-def export(model: str | Path, out: str | Path) -> Exported:
+def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
     """Writes a GGUF with the serving plan and the chat format inside; tensors are copied as they are.
 
+    kv: what the plan keeps keys and values in, as for `trivet.load`.
     Raises InputError if `out` is the model's own file, UnsupportedError if a tensor's type cannot be
     written, and what opening the model raises."""
     if not str(out):
         raise InputError("[export] the file to write has an empty name")
+    dtype = kv_dtype(kv)
     checkpoint = open_checkpoint(resolve(model))
     target = Path(out)
     if target.exists() and target.samefile(checkpoint.path):
@@ -44,7 +47,7 @@ def export(model: str | Path, out: str | Path) -> Exported:
             f"[export] {checkpoint.path.name} is not a GGUF file whose every tensor trivet reads"
         )
     gguf = checkpoint.gguf
-    serving = serving_plan(models.build(checkpoint), checkpoint.architecture)
+    serving = serving_plan(models.build(checkpoint), checkpoint.architecture, dtype)
     chat, reason = _chat(checkpoint)
     kept = {key: gguf.encoded(key) for key in gguf.metadata if not key.startswith("trivet.")}
     ours = {"trivet.version": np.uint32(1), "trivet.plan.serve": serving, **chat}
@@ -61,8 +64,7 @@ def _chat(checkpoint: Checkpoint) -> tuple[dict[str, str | bool], str | None]:
     else:
         try:
             tokenizer = Tokenizer.open(checkpoint.path)
-            bos, eos = ("" if i is None else tokenizer.token(i) for i in (tokenizer.bos_id, tokenizer.eos_id))
-            return derive_chat_format(source, bos, eos).metadata(), None
+            return derive_chat_format(source, tokenizer.bos_token, tokenizer.eos_token).metadata(), None
         except TemplateError as error:
             reason = str(error)
     return {"trivet.chat.refused": reason}, reason

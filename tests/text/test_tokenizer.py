@@ -144,6 +144,7 @@ def test_what_a_tokenizer_says_of_itself(pairs) -> None:
     ours = pairs["gpt2"][1]
     end = ours.find("<|end|>")
     assert (ours.model, ours.pre, ours.bos_id, ours.eos_id) == ("gpt2", "gpt2", None, end)
+    assert (ours.bos_token, ours.eos_token) == ("", "<|end|>")
     assert ours.end_ids == {end}
     assert ours.is_special(end)
     assert not ours.is_special(0)

@@ -14,7 +14,15 @@ import numpy.typing as npt
 from trivet import arguments, models, runtime
 from trivet.errors import CapacityError, InputError, ModelError, NonFiniteError, TemplateError
 from trivet.generate.completion import Chunk, Completion, StopStrings, Timings, Usage
-from trivet.generate.engine import Engine, GraphEngine, Logits, Session, bounded_context, check_ids
+from trivet.generate.engine import (
+    Engine,
+    GraphEngine,
+    Logits,
+    Session,
+    bounded_context,
+    check_ids,
+    kv_dtype,
+)
 from trivet.generate.sampler import Sampler, SamplerOptions
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.text import literal
@@ -28,17 +36,25 @@ Prompt = str | Sequence[int]
 Message = Mapping[str, str]
 
 
-def load(model: str | Path, device: str = "auto", *, context: int | None = None, threads: int = 0) -> Model:
+def load(
+    model: str | Path,
+    device: str = "auto",
+    *,
+    context: int | None = None,
+    threads: int = 0,
+    kv: str | None = None,
+) -> Model:
     """Opens a model for use.
 
     model: path of a GGUF file, of a Hugging Face folder, or a short name such as "smollm2-135m".
     device: "cpu", "reference" (NumPy in float64: slow, exact), or "auto".
     context: most tokens of one sequence; by default what the model was trained for.
     threads: 0 for TRIVET_THREADS, else the physical cores.
+    kv: what keys and values are kept in: "f32", "f16" or "bf16"; by default f16, f32 on the reference.
     The file is mapped: replace it by renaming, for one that is cut short while open ends the process.
     Raises FileError, GGUFError, ModelError or DeviceUnavailable."""
     device = runtime.resolve(device)  # a wrong name is reported before a file is opened
-    return Model(open_checkpoint(resolve(model)), device, context=context, threads=threads)
+    return Model(open_checkpoint(resolve(model)), device, context=context, threads=threads, kv=kv)
 
 
 def open_tokenizer(model: str | Path) -> Tokenizer:
@@ -50,7 +66,13 @@ class Model:
     """A language model on one device."""
 
     def __init__(
-        self, checkpoint: Checkpoint, device: str = "auto", *, context: int | None = None, threads: int = 0
+        self,
+        checkpoint: Checkpoint,
+        device: str = "auto",
+        *,
+        context: int | None = None,
+        threads: int = 0,
+        kv: str | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.definition = models.build(checkpoint)
@@ -58,6 +80,7 @@ class Model:
         self.context = bounded_context(context, self.config.context)
         self.device = runtime.resolve(device)
         self._threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)
+        self._kv = kv_dtype(("f32" if self.device == "reference" else "f16") if kv is None else kv)
 
     @cached_property
     def engine(self) -> Engine:
@@ -66,8 +89,8 @@ class Model:
         if backend.name == "native":
             from trivet.generate.native import NativeEngine
 
-            return NativeEngine(self.definition, self.checkpoint, self.context, self._threads)
-        return GraphEngine(self.definition, self.checkpoint, backend, self.context)
+            return NativeEngine(self.definition, self.checkpoint, self.context, self._threads, self._kv)
+        return GraphEngine(self.definition, self.checkpoint, backend, self.context, self._kv)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -84,9 +107,7 @@ class Model:
         source = self.checkpoint.chat_template
         if source is None:
             return None
-        t = self.tokenizer
-        bos, eos = (t.token(i) if i is not None else "" for i in (t.bos_id, t.eos_id))
-        return ChatTemplate(source, bos_token=bos, eos_token=eos)
+        return ChatTemplate(source, self.tokenizer.bos_token, self.tokenizer.eos_token)
 
     def session(self) -> Session:
         """A new, empty sequence."""

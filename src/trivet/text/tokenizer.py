@@ -91,6 +91,16 @@ class Tokenizer:
         info = self._info(id)
         return ctypes.string_at(info.text, info.text_size).decode("utf-8", "replace")
 
+    @property
+    def bos_token(self) -> str:
+        """BOS as the file spells it, as chat templates want it; empty if there is none."""
+        return "" if self.bos_id is None else self.token(self.bos_id)
+
+    @property
+    def eos_token(self) -> str:
+        """The same of EOS."""
+        return "" if self.eos_id is None else self.token(self.eos_id)
+
     def is_special(self, id: int) -> bool:
         """Whether a token is a control or unknown token. Raises TokenizerError."""
         return self._info(id).kind in (c.TV_TOKEN_CONTROL, c.TV_TOKEN_UNKNOWN)

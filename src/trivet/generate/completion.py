@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length"]
+Limit = Literal["max_tokens", "context"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
-    limit: Literal["max_tokens", "context"] | None = None
+    limit: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)

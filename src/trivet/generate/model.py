@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments, models, runtime
 from trivet.errors import CapacityError, InputError, ModelError, NonFiniteError, TemplateError
-from trivet.generate.completion import Chunk, Completion, StopStrings, Timings, Usage
+from trivet.generate.completion import Chunk, Completion, FinishReason, Limit, StopStrings, Timings, Usage
 from trivet.generate.engine import (
     Engine,
     GraphEngine,
@@ -322,7 +322,7 @@ class _Reply:
                 return (yield self._end("stop", "", text, [token]))
             full = self.session.length >= self.model.context
             if full or len(self.ids) == self.max_tokens:
-                limit: Literal["max_tokens", "context"] = "context" if full else "max_tokens"
+                limit: Limit = "context" if full else "max_tokens"
                 return (yield self._end("length", self.decoder.flush(), text, [token], limit))
             yield Chunk(text, [token])
             logits = engine.forward(self.session, [token], [0])[0]
@@ -334,11 +334,11 @@ class _Reply:
 
     def _end(
         self,
-        reason: Literal["stop", "length"],
+        reason: FinishReason,
         rest: str,
         text: str = "",
         ids: Sequence[int] = (),
-        limit: Literal["max_tokens", "context"] | None = None,
+        limit: Limit | None = None,
     ) -> Chunk:
         """The last chunk: what was held back, and the completion."""
         tail = self._show(rest)

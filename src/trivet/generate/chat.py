@@ -16,8 +16,6 @@ class Chat:
 
     def __init__(self, model: Model, system: str | None = None) -> None:
         self.model = model
-        self.system = system
-        self.messages: list[dict[str, str]] = []
         self._session = model.session()
         self._fed: list[int] = []
         self.reset(system)
@@ -25,7 +23,9 @@ class Chat:
     def reset(self, system: str | None = None) -> None:
         """Starts again, with this system message or without one."""
         self.system = system
-        self.messages = [] if system is None else [{"role": "system", "content": system}]
+        self.messages: list[dict[str, str]] = []
+        if system is not None:
+            self.messages.append({"role": "system", "content": system})
 
     def send(self, text: str, max_tokens: int | None = None, **options: Any) -> Iterator[Chunk]:
         """Says `text` and streams the reply; `options` are those of `Model.generate`.

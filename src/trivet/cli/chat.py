@@ -8,12 +8,16 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trivet.cli.output import ContextOption, DeviceOption, ModelArgument, ThreadsOption, emit_json, note
 from trivet.cli.progress import waiting
+from trivet.errors import CapacityError, InputError, TemplateError
+
+if TYPE_CHECKING:
+    from trivet.generate.chat import Chat
 
 EXAMPLE = "trivet chat smollm2-135m"
 
@@ -69,11 +73,8 @@ def _read(prompt: str) -> str | None:
             note("/exit or Ctrl-D leaves")
 
 
-def _command(conversation: object, line: str) -> bool:
+def _command(conversation: Chat, line: str) -> bool:
     """Does /reset and /system; False for anything else."""
-    from trivet.generate.chat import Chat
-
-    assert isinstance(conversation, Chat)
     word, _, rest = line.strip().partition(" ")
     if word == "/reset":
         conversation.reset(conversation.system)
@@ -89,17 +90,13 @@ def _command(conversation: object, line: str) -> bool:
 
 
 def _answer(
-    conversation: object,
+    conversation: Chat,
     line: str,
     as_json: bool,
     max_tokens: int | None,
     temperature: float,
     seed: int | None,
 ) -> None:
-    from trivet.errors import CapacityError, InputError, TemplateError
-    from trivet.generate.chat import Chat
-
-    assert isinstance(conversation, Chat)
     text, done = "", None
     try:
         chunks = conversation.send(line, max_tokens, temperature=temperature, seed=seed)

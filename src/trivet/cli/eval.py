@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trivet.cli.output import DeviceOption, JsonOption, ModelArgument, ThreadsOption, emit_json
+from trivet.cli.output import DeviceOption, JsonOption, ModelArgument, ThreadsOption, emit_json, not_utf8
 from trivet.errors import FileError, InputError
 
 EXAMPLE = "trivet eval smollm2-135m --text book.txt --window 2048 --stride 1024"
@@ -56,8 +56,6 @@ def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise FileError(
-            f"[eval] {path} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
-        ) from None
+        raise not_utf8(f"[eval] {path}", error) from None
     except OSError as error:
         raise FileError(f"[eval] {path}: {error.strerror}") from None

@@ -32,9 +32,12 @@ def read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FileError(
-            f"[stdin] is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
-        ) from None
+        raise not_utf8("[stdin]", error) from None
+
+
+def not_utf8(what: str, error: UnicodeDecodeError) -> FileError:
+    """The error to raise where `what` ought to be text."""
+    return FileError(f"{what} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
 
 
 def emit_json(value: Mapping[str, Any]) -> None:

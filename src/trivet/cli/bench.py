@@ -44,4 +44,4 @@ def bench(
         )
         return
     rows = [(r.name, f"{r.median:.1f}", f"{min(r.rates):.1f}", f"{max(r.rates):.1f}") for r in found]
-    table("", ("tokens/s", "median", "lowest", "highest"), rows)
+    table(("tokens/s", "median", "lowest", "highest"), rows)

@@ -16,8 +16,5 @@ def devices(as_json: JsonOption = False) -> None:
             {"devices": [{"name": d.name, "available": d.available, "details": d.details} for d in found]}
         )
         return
-    table(
-        "",
-        ("device", "available", "details"),
-        [(d.name, "yes" if d.available else "no", d.details) for d in found],
-    )
+    rows = [(d.name, "yes" if d.available else "no", d.details) for d in found]
+    table(("device", "available", "details"), rows)

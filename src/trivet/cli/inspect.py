@@ -24,13 +24,13 @@ def inspect(
     if as_json:
         emit_json(found)
         return
-    table("", ("metadata", "value"), [(k, _short(v)) for k, v in found["metadata"].items()])
+    table(("metadata", "value"), [(k, _short(v)) for k, v in found["metadata"].items()])
     print()
     if tensors:
         rows = [
             (t["name"], t["dtype"], _shape(t["shape"]), human_bytes(t["bytes"])) for t in found["tensors"]
         ]
-        table("", ("tensor", "type", "shape", "size"), rows)
+        table(("tensor", "type", "shape", "size"), rows)
         print()
     _summary(found)
 
@@ -40,9 +40,8 @@ def _summary(found: dict[str, Any]) -> None:
     sizes: Counter[str] = Counter()
     for t in found["tensors"]:
         sizes[t["dtype"]] += t["bytes"]
-    table(
-        "", ("type", "tensors", "size"), [(k, str(n), human_bytes(sizes[k])) for k, n in kinds.most_common()]
-    )
+    rows = [(kind, str(n), human_bytes(sizes[kind])) for kind, n in kinds.most_common()]
+    table(("type", "tensors", "size"), rows)
     print()
     print(f"{found['parameters']:,} parameters in {len(found['tensors'])} tensors")
     memory = found["memory"]

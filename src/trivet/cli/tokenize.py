@@ -29,7 +29,7 @@ def tokenize(
     if as_json:
         emit_json({"ids": ids, "pieces": [p.decode("utf-8", "replace") for p in pieces]})
         return
-    table("", ("id", "text"), [(str(i), _shown(p)) for i, p in zip(ids, pieces, strict=True)])
+    table(("id", "text"), [(str(i), _shown(p)) for i, p in zip(ids, pieces, strict=True)])
     print(f"{len(ids)} token{'' if len(ids) == 1 else 's'}")
 
 

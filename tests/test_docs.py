@@ -100,7 +100,7 @@ def test_add_a_model(tmp_path, monkeypatch):
         want = theirs(torch.tensor(ids)[None]).logits[0].numpy()
     theirs.save_pretrained(tmp_path / "tiny")
     for device in ("reference", "cpu"):
-        got = tv.load(tmp_path / "tiny", device=device).logits(ids.tolist())
+        got = tv.load(tmp_path / "tiny", device=device, kv="f32").logits(ids.tolist())
         assert np.abs(got - want).max() < 2e-4 * max(1.0, np.abs(want).max()), device
 
 

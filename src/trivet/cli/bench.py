@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from trivet.cli.output import DeviceOption, JsonOption, ModelArgument, ThreadsOption, emit_json, table
+from trivet.cli.output import (
+    DeviceOption,
+    JsonOption,
+    KvOption,
+    ModelArgument,
+    ThreadsOption,
+    emit_json,
+    table,
+)
 from trivet.cli.progress import progress
 
 EXAMPLE = "trivet bench smollm2-135m --prefill 512 --decode 128"
@@ -24,13 +32,14 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count, after one that does not.")] = 5,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
+    kv: KvOption = None,
     as_json: JsonOption = False,
 ) -> None:
     from trivet.generate.benchmark import benchmark
     from trivet.generate.model import load
 
     sizes = prefill or [512], decode or [128]
-    m = load(model, device, threads=threads)
+    m = load(model, device, threads=threads, kv=kv)
     with progress("measuring", (rounds + 1) * (len(sizes[0]) + len(sizes[1])), quiet=as_json) as advance:
         found = benchmark(m, *sizes, depth=depth, rounds=rounds, advance=advance)
     if as_json:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trivet.cli.output import ContextOption, DeviceOption, ModelArgument, ThreadsOption, emit_json, note
+from trivet.cli.output import (
+    ContextOption,
+    DeviceOption,
+    KvOption,
+    ModelArgument,
+    ThreadsOption,
+    emit_json,
+    note,
+)
 from trivet.cli.progress import waiting
 from trivet.errors import CapacityError, InputError, TemplateError
 
@@ -30,6 +38,7 @@ def chat(
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same replies.")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
+    kv: KvOption = None,
     context: ContextOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
 ) -> None:
@@ -39,7 +48,7 @@ def chat(
 
     SamplerOptions(temperature=temperature, seed=seed)  # a bad one is reported before the model is loaded
     with waiting("loading"):
-        m = load(model, device, context=context, threads=threads)
+        m = load(model, device, context=context, threads=threads, kv=kv)
         _ = m.engine
     conversation = Chat(m, system)
     conversation.model.encode_chat([{"role": "user", "content": "Hi"}])  # no template: say so before asking

@@ -11,7 +11,15 @@ from typing import Annotated
 
 import typer
 
-from trivet.cli.output import DeviceOption, JsonOption, ModelArgument, ThreadsOption, emit_json, not_utf8
+from trivet.cli.output import (
+    DeviceOption,
+    JsonOption,
+    KvOption,
+    ModelArgument,
+    ThreadsOption,
+    emit_json,
+    not_utf8,
+)
 from trivet.errors import FileError, InputError
 
 EXAMPLE = "trivet eval smollm2-135m --text book.txt --window 2048 --stride 1024"
@@ -26,11 +34,12 @@ def eval(
     ] = 0,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
+    kv: KvOption = None,
     as_json: JsonOption = False,
 ) -> None:
     from trivet.generate.model import load
 
-    m = load(model, device, threads=threads)
+    m = load(model, device, threads=threads, kv=kv)
     ids = m.tokenizer.encode(_read(text), add_special=True)
     if len(ids) < 2:
         raise InputError(f"[eval] {text} is {len(ids)} tokens; there is nothing to score")

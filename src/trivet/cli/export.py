@@ -18,11 +18,14 @@ EXAMPLE = "trivet export smollm2-135m -o smollm2.gguf"
 def export(
     model: ModelArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    kv: Annotated[
+        str, typer.Option(help="What the plan keeps keys and values in: f32, f16 or bf16.")
+    ] = "f16",
     as_json: JsonOption = False,
 ) -> None:
     from trivet.export import export as write
 
-    done = write(model, output)
+    done = write(model, output, kv=kv)
     if as_json:
         emit_json(
             {

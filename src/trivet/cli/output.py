@@ -25,6 +25,10 @@ ContextOption = Annotated[
     int | None,
     typer.Option(min=1, help="Most tokens of one sequence; by default what the model was trained for."),
 ]
+KvOption = Annotated[
+    str | None,
+    typer.Option(help="What keys and values are kept in: f32, f16 or bf16. [f16, reference: f32]"),
+]
 
 
 def read_stdin() -> str:

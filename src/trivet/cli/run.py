@@ -12,6 +12,7 @@ from trivet.cli.output import (
     ContextOption,
     DeviceOption,
     JsonOption,
+    KvOption,
     ModelArgument,
     ThreadsOption,
     emit_json,
@@ -46,6 +47,7 @@ def run(
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
+    kv: KvOption = None,
     context: ContextOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,7 +58,7 @@ def run(
         prompt = read_stdin()
     options = SamplerOptions(temperature, top_k, top_p, min_p, repeat_penalty, seed=seed)
     with waiting("loading"):
-        m = load(model, device, context=context, threads=threads)
+        m = load(model, device, context=context, threads=threads, kv=kv)
         _ = m.engine
     if raw or (m.chat_template is None and system is None):
         ids = m.encode_prompt(prompt)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trivet import models
+from trivet.dtypes import f16
 from trivet.errors import TrivetError
 from trivet.generate.engine import CHUNK, PAGE, bounded_context
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
@@ -46,14 +47,14 @@ def describe(model: str | Path, context: int | None = None) -> dict[str, Any]:
 
 
 def _memory(checkpoint: Checkpoint, context: int | None) -> tuple[dict[str, int] | None, str | None]:
-    """Bytes of weights, of one full sequence's keys and values, and of what a run works in."""
+    """Bytes of weights, of one full sequence's keys and values in f16, and of what a run works in."""
     try:
         config = models.build(checkpoint).config
         context = bounded_context(context, config.context)
     except TrivetError as error:
         return None, str(error)
     pages = -(-context // PAGE)
-    cache = 2 * config.layers * config.kv_heads * config.head_dim * PAGE * pages * 4
+    cache = 2 * config.layers * config.kv_heads * config.head_dim * PAGE * pages * f16.nbytes
     tokens = min(CHUNK, context)
     temporaries = 4 * tokens * (4 * config.width + 3 * config.hidden) + 4 * config.vocab
     weights = sum(e.nbytes for e in checkpoint.tensors.values())

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trivet import arguments, graph
+from trivet import arguments, dtypes, graph
 from trivet.backends.base import Backend
-from trivet.dtypes import DType, f32, i32
+from trivet.dtypes import DType, i32
 from trivet.errors import CapacityError, InputError
 from trivet.graph import Dim, Graph
 from trivet.models.checkpoint import Checkpoint
@@ -25,11 +25,19 @@ from trivet.nn.attention import paged_inputs
 
 PAGE = 64  # tokens per page
 CHUNK = 512  # most tokens of one run; a longer prompt is fed in several, with the same bits
+KV_TYPES = ("f32", "f16", "bf16")  # what keys and values may be kept in
 
 Logits = npt.NDArray[np.float32]
 
 
-def serving_graph(model: Any, dtype: DType = f32) -> Graph:
+def kv_dtype(name: str) -> DType:
+    """The dtype of KV pools by its name. Raises InputError."""
+    if name not in KV_TYPES:
+        raise InputError(f"[load] kv is {name!r}; known: {', '.join(KV_TYPES)}")
+    return dtypes.BY_NAME[name]
+
+
+def serving_graph(model: Any, dtype: DType) -> Graph:
     """The serving graph of a model, with KV pools of `dtype`."""
     ids = graph.input("ids", (Dim("T"),), i32)
     rows = graph.input("rows", (Dim("R"),), i32)
@@ -135,10 +143,10 @@ class GraphEngine:
     """Runs the serving graph through a backend's `compile`; pages are handed out here. The native core has
     an engine of its own, with the same contract."""
 
-    def __init__(self, model: Any, checkpoint: Checkpoint, backend: Backend, context: int) -> None:
+    def __init__(self, model: Any, checkpoint: Checkpoint, backend: Backend, context: int, kv: DType) -> None:
         self.context = context
         self._vocab = model.config.vocab
-        self._graph = serving_graph(model)
+        self._graph = serving_graph(model, kv)
         self._backend, self._load = backend, checkpoint.load
         self._pages = 0
         self._free: list[int] = []

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trivet import _native as core
 from trivet import arguments, plan
 from trivet.backends.native import Handle, lower
+from trivet.dtypes import DType
 from trivet.generate.engine import (
     CHUNK,
     PAGE,
@@ -30,9 +31,9 @@ MAX_SESSIONS = 64
 FULL_SESSIONS = 4  # how many sessions of full context the pool holds; pages take memory once used
 
 
-def serving_plan(definition: Any, name: str) -> bytes:
-    """The serving plan of a model as the core runs it, in bytes."""
-    graph = lower(serving_graph(definition))
+def serving_plan(definition: Any, name: str, kv: DType) -> bytes:
+    """The serving plan of a model as the core runs it, with KV pools of dtype `kv`, in bytes."""
+    graph = lower(serving_graph(definition, kv))
     return plan.encode(plan.build(graph, serving_dims(definition.config.context), f"{name}.serve"))
 
 
@@ -59,11 +60,13 @@ class NativeSession:
 class NativeEngine:
     """Runs the serving plan in the native core."""
 
-    def __init__(self, definition: Any, checkpoint: Checkpoint, context: int, threads: int) -> None:
+    def __init__(
+        self, definition: Any, checkpoint: Checkpoint, context: int, threads: int, kv: DType
+    ) -> None:
         self.context = context
         self._vocab = definition.config.vocab
         self._kept: list[npt.NDArray[Any]] = []  # the core reads tensors where they are
-        data = serving_plan(definition, checkpoint.architecture)
+        data = serving_plan(definition, checkpoint.architecture, kv)
         loaded = Handle(core.tv_plan_load, core.tv_plan_free, data, len(data))
         model = self._open(checkpoint)
         pages = FULL_SESSIONS * -(-context // PAGE)

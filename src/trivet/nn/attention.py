@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trivet import graph, ops
-from trivet.dtypes import DType, f32, i32
+from trivet.dtypes import DType, i32
 from trivet.graph import Dim, Node
 
 
@@ -42,7 +42,7 @@ class Paged:
     sequences: Node
     pages: Node
     page: int
-    dtype: DType = f32
+    dtype: DType
     updates: dict[str, Node] = field(default_factory=dict)
 
     def __call__(
@@ -65,8 +65,8 @@ class Paged:
         return self.updates[name]
 
 
-def paged_inputs(page: int, dtype: DType = f32) -> Paged:
-    """A `Paged` over fresh inputs: positions [T], sequences [T] and pages [B, P]."""
+def paged_inputs(page: int, dtype: DType) -> Paged:
+    """A `Paged` over fresh inputs: positions [T], sequences [T] and pages [B, P]; pools of `dtype`."""
     tokens = (Dim("T"),)
     return Paged(
         graph.input("positions", tokens, i32),

@@ -38,8 +38,8 @@ from trivet.ops.elementwise import (
 from trivet.ops.matmul import matmul
 from trivet.ops.movement import permute, reshape
 from trivet.ops.reduce import logsumexp, sum
-from trivet.ops.rules import floating, has_rank, has_shape, one_of, size_of, tolerance
-from trivet.ops.table import GradientContext, NoGradient, Sample, define, unwrap
+from trivet.ops.rules import SECOND, floating, has_rank, has_shape, one_of, size_of, tolerance
+from trivet.ops.table import GradientContext, Sample, define, unwrap
 
 ATTRS = {"scale": float, "causal": bool, "window": int, "softcap": float, "lengths": bool, "alibi": bool}
 
@@ -349,7 +349,7 @@ _attention_backward = define(
     "attention_backward",
     attrs=ATTRS,
     infer=_backward_infer,
-    gradient=NoGradient("it is a gradient itself; differentiate its fallback for second derivatives"),
+    gradient=SECOND,
     fallback=_backward_composed,
     fused=True,
     samples=_samples(True),

@@ -17,10 +17,8 @@ from trivet.ops.linear import linear, linear_input_grad
 from trivet.ops.matmul import matmul
 from trivet.ops.movement import reshape
 from trivet.ops.reduce import logsumexp, sum
-from trivet.ops.rules import INTS, PACKED, axis_of, floating, has_rank, has_shape, one_of, tolerance
-from trivet.ops.table import GradientContext, NoGradient, Sample, define, unwrap
-
-_SECOND = NoGradient("it is a gradient itself; differentiate its fallback for second derivatives")
+from trivet.ops.rules import INTS, PACKED, SECOND, floating, has_rank, has_shape, one_of, tolerance
+from trivet.ops.table import GradientContext, Sample, define, unwrap
 
 
 def _check(op: str, logits: Spec, targets: Spec) -> None:
@@ -133,7 +131,7 @@ def _flat(x: Node, t: Node) -> tuple[Node, Node]:
     if t.ndim == 1:
         return x, t
     ids = reshape(t, (-1,))
-    return reshape(x, (*ids.shape, x.shape[axis_of("cross_entropy", -1, x.shape)])), ids
+    return reshape(x, (*ids.shape, x.shape[-1])), ids
 
 
 def _restored(losses: Any, t: Node) -> Any:
@@ -157,7 +155,7 @@ _cross_entropy_backward = define(
     "cross_entropy_backward",
     attrs={"ignore_index": int},
     infer=_backward_infer,
-    gradient=_SECOND,
+    gradient=SECOND,
     fallback=_backward_composed,
     fused=True,
     samples=_samples(True),
@@ -288,7 +286,7 @@ _linear_cross_entropy_backward = define(
     "linear_cross_entropy_backward",
     attrs={"ignore_index": int, "weight_grad": bool},
     infer=_linear_backward_infer,
-    gradient=_SECOND,
+    gradient=SECOND,
     fallback=_linear_backward_composed,
     fused=True,
     samples=_linear_samples(True),

@@ -380,7 +380,8 @@ _LIMITS = np.array(
 )
 
 
-def _cast_samples(values: Any, note: str = "") -> list[Sample]:
+def _casts(values: Any, note: str = "") -> list[Sample]:
+    """To each dtype."""
     return [Sample(lambda r: (values,), {"dtype": d.name}, gradient=False, note=note) for d in dtypes.DENSE]
 
 
@@ -390,21 +391,10 @@ _cast = define(
     infer=_cast_infer,
     gradient=lambda c: [cast(c.g, c.inputs[0].dtype) if c.inputs[0].dtype.is_float else None],
     samples=[
-        *(
-            Sample(lambda r: (_LIMITS,), {"dtype": d.name}, gradient=False, note="limits")
-            for d in dtypes.DENSE
-        ),
+        *_casts(_LIMITS, "limits"),
         *(Sample(lambda r: (r.standard_normal((3, 5)),), {"dtype": n}) for n in ("f32", "f64")),
-        *(
-            Sample(
-                lambda r: (np.array([-(2**31), -129, -1, 0, 1, 300, 2**24 + 1], np.int32),), {"dtype": d.name}
-            )
-            for d in dtypes.DENSE
-        ),
-        *(
-            Sample(lambda r: (np.array([-(2**40) - 1, 2**31, 65535, 2**53 + 1]),), {"dtype": d.name})
-            for d in dtypes.DENSE
-        ),
+        *_casts(np.array([-(2**31), -129, -1, 0, 1, 300, 2**24 + 1], np.int32)),
+        *_casts(np.array([-(2**40) - 1, 2**31, 65535, 2**53 + 1])),
         *(Sample(lambda r: (np.array([True, False]),), {"dtype": d}) for d in ("f32", "bf16", "i32", "bool")),
         Sample(lambda r: (np.array([0, 7, 255], np.uint8),), {"dtype": "f32"}),
         Sample(lambda r: (np.array([-128, 127], np.int8),), {"dtype": "i64"}),

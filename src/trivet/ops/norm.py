@@ -7,10 +7,8 @@ from typing import Any
 from trivet.graph import Node, Spec
 from trivet.ops.elementwise import add, mul, rsqrt, sub
 from trivet.ops.reduce import mean, sum
-from trivet.ops.rules import at_least, floating, has_shape, to_dtype, tolerance
-from trivet.ops.table import GradientContext, NoGradient, Sample, define, unwrap
-
-_SECOND = NoGradient("it is a gradient itself; differentiate its fallback for second derivatives")
+from trivet.ops.rules import SECOND, at_least, floating, has_shape, to_dtype, tolerance
+from trivet.ops.table import GradientContext, Sample, define, unwrap
 
 
 def _check(op: str, x: Spec, **weights: Spec) -> None:
@@ -112,7 +110,7 @@ _rms_norm_backward = define(
     "rms_norm_backward",
     attrs={"eps": float},
     infer=_rms_backward_infer,
-    gradient=_SECOND,
+    gradient=SECOND,
     fallback=_rms_backward_composed,
     fused=True,
     samples=_samples(1, before=True),
@@ -200,7 +198,7 @@ _layer_norm_backward = define(
     "layer_norm_backward",
     attrs={"eps": float},
     infer=_layer_backward_infer,
-    gradient=_SECOND,
+    gradient=SECOND,
     fallback=_layer_backward_composed,
     fused=True,
     samples=_samples(1, before=True),

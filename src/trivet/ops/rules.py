@@ -11,10 +11,13 @@ from trivet import arguments, dtypes
 from trivet.dtypes import DType
 from trivet.errors import DTypeError, ShapeError
 from trivet.graph import Dim, Node, Shape, Size, Spec, constant
-from trivet.ops.table import Infer, call, unwrap
+from trivet.ops.table import Infer, NoGradient, call, unwrap
 
 INTS = (dtypes.i32, dtypes.i64)
 ARITHMETIC = (*dtypes.FLOATS, *INTS)
+
+#: The gradient column of a row that is a gradient.
+SECOND = NoGradient("it is a gradient itself; differentiate its fallback for second derivatives")
 
 #: A row that only moves or selects is exact.
 EXACT = {dtypes.f32: 0.0, dtypes.f16: 0.0, dtypes.bf16: 0.0, dtypes.f64: 0.0}

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from trivet.errors import TemplateError
 from trivet.text.template import ChatTemplate, Message
 
-ROLES = ("system", "user", "assistant", "tool")
 CONVERSATIONS = 64  # how many are checked
 
 
@@ -115,10 +114,10 @@ class _Probe:
         if system is not None:
             before, roles["system"] = system
             start = bos_token if before.startswith(bos_token) else ""
-            if self._mid_system(roles) is None:
+            prefix = self._mid_system(roles)
+            if prefix is None:
                 prefix = _without(before, start, "", "what precedes the system's message")
             else:
-                prefix = self._mid_system(roles) or ""
                 start = _without(before, "", prefix, "what precedes the system's message")
             roles["system"] = (prefix, roles["system"][1])
             default_system = _without(lead, start, "", "what precedes the first message")

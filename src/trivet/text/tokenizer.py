@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from trivet import _native as c
+from trivet import _native as core
 from trivet import arguments
 from trivet.errors import InputError, TokenizerError
 
@@ -20,9 +20,9 @@ class Tokenizer:
     def __init__(self, handle: ctypes.c_void_p) -> None:
         """Takes over a tv_tokenizer; use `Tokenizer.open`."""
         self._handle = handle
-        weakref.finalize(self, c.tv_tokenizer_free, handle)
-        info = c.tv_tokenizer_info(struct_size=ctypes.sizeof(c.tv_tokenizer_info))
-        c.tv_tokenizer_get_info(handle, ctypes.byref(info))
+        weakref.finalize(self, core.tv_tokenizer_free, handle)
+        info = core.tv_tokenizer_info(struct_size=ctypes.sizeof(core.tv_tokenizer_info))
+        core.tv_tokenizer_get_info(handle, ctypes.byref(info))
         #: "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE), and the pre-tokeniser's name.
         self.model: str = info.model.decode()
         self.pre: str = info.pre.decode()
@@ -43,7 +43,7 @@ class Tokenizer:
         Raises FileError if it cannot be opened, GGUFError or TokenizerError if it is not what it claims to
         be (the field is named), UnsupportedError for a kind of tokenizer trivet does not have."""
         handle = ctypes.c_void_p()
-        c.tv_tokenizer_open(os.fsencode(path), ctypes.byref(handle))
+        core.tv_tokenizer_open(os.fsencode(path), ctypes.byref(handle))
         return cls(handle)
 
     def encode(
@@ -59,17 +59,17 @@ class Tokenizer:
 
         Raises InputError for a text that UTF-8 cannot express (lone surrogates)."""
         data = _utf8(text)
-        flags = add_special * c.TV_ADD_SPECIAL | parse_special * c.TV_PARSE_SPECIAL
-        spans = (c.tv_span * len(literal))(*(c.tv_span(begin, end) for begin, end in literal))
+        flags = add_special * core.TV_ADD_SPECIAL | parse_special * core.TV_PARSE_SPECIAL
+        spans = (core.tv_span * len(literal))(*(core.tv_span(begin, end) for begin, end in literal))
         needed = ctypes.c_size_t(len(data) + 8)
         while True:  # a second time only where spaces fall back to bytes
             ids = (ctypes.c_int32 * needed.value)()
             capacity = needed.value
-            status = c.library().tv_tokenizer_encode_literal(
+            status = core.library().tv_tokenizer_encode_literal(
                 self._handle, data, len(data), flags, spans, len(spans), ids, capacity, ctypes.byref(needed)
             )
-            if status != c.TV_CAPACITY:
-                c._check(status)
+            if status != core.TV_CAPACITY:
+                core._check(status)
                 return ids[: needed.value]
 
     def decode(self, ids: Iterable[int], skip_special: bool = False, continuation: bool = False) -> str:
@@ -77,14 +77,12 @@ class Tokenizer:
         a first space is kept where `encode` would have put it. Bytes that are not UTF-8 become U+FFFD.
 
         Raises TokenizerError for an id that does not exist."""
-        array = self._array(ids)
-        return _filled(
-            c.tv_tokenizer_decode, self._handle, array, len(array), _decode_flags(skip_special, continuation)
-        ).decode()
+        array, flags = self._array(ids), _decode_flags(skip_special, continuation)
+        return _filled(core.tv_tokenizer_decode, self._handle, array, len(array), flags).decode()
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes a token stands for; they need not be whole characters. Raises TokenizerError."""
-        return _filled(c.tv_tokenizer_token_bytes, self._handle, _id(id))
+        return _filled(core.tv_tokenizer_token_bytes, self._handle, _id(id))
 
     def token(self, id: int) -> str:
         """A token as the file spells it (byte-level, or with U+2581 for spaces). Raises TokenizerError."""
@@ -103,34 +101,34 @@ class Tokenizer:
 
     def is_special(self, id: int) -> bool:
         """Whether a token is a control or unknown token. Raises TokenizerError."""
-        return self._info(id).kind in (c.TV_TOKEN_CONTROL, c.TV_TOKEN_UNKNOWN)
+        return self._info(id).kind in (core.TV_TOKEN_CONTROL, core.TV_TOKEN_UNKNOWN)
 
     def find(self, text: str) -> int | None:
         """The token that the file spells so, or None."""
         data = _utf8(text)
         found = ctypes.c_int32()
-        c.tv_tokenizer_find(self._handle, data, len(data), ctypes.byref(found))
+        core.tv_tokenizer_find(self._handle, data, len(data), ctypes.byref(found))
         return _optional(found.value)
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
         """The ids that end a reply: EOS, end of turn and their like."""
         needed = ctypes.c_size_t()
-        c.tv_tokenizer_get_ends(self._handle, None, 0, ctypes.byref(needed))
+        core.tv_tokenizer_get_ends(self._handle, None, 0, ctypes.byref(needed))
         ids = (ctypes.c_int32 * needed.value)()
-        c.tv_tokenizer_get_ends(self._handle, ids, needed.value, ctypes.byref(needed))
+        core.tv_tokenizer_get_ends(self._handle, ids, needed.value, ctypes.byref(needed))
         return frozenset(ids)
 
     def stream(self, skip_special: bool = False, continuation: bool = True) -> TokenStream:
         """A streaming decoder, for ids that continue a text unless `continuation` is False."""
         handle = ctypes.c_void_p()
         flags = _decode_flags(skip_special, continuation)
-        c.tv_tokenizer_stream_open(self._handle, flags, ctypes.byref(handle))
+        core.tv_tokenizer_stream_open(self._handle, flags, ctypes.byref(handle))
         return TokenStream(handle)
 
     def _info(self, id: int) -> Any:
-        info = c.tv_token_info(struct_size=ctypes.sizeof(c.tv_token_info))
-        c.tv_tokenizer_get_token(self._handle, _id(id), ctypes.byref(info))
+        info = core.tv_token_info(struct_size=ctypes.sizeof(core.tv_token_info))
+        core.tv_tokenizer_get_token(self._handle, _id(id), ctypes.byref(info))
         return info
 
     def _array(self, ids: Iterable[int]) -> ctypes.Array[ctypes.c_int32]:
@@ -143,17 +141,17 @@ class TokenStream:
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
-        weakref.finalize(self, c.tv_tokenizer_stream_free, handle)
+        weakref.finalize(self, core.tv_tokenizer_stream_free, handle)
         self._text = ctypes.POINTER(ctypes.c_char)()
         self._size = ctypes.c_size_t()
 
     def push(self, id: int) -> str:
         """The text that can be shown after this id; maybe none yet. Raises TokenizerError."""
-        return self._call(c.tv_tokenizer_stream_push, _id(id))
+        return self._call(core.tv_tokenizer_stream_push, _id(id))
 
     def flush(self) -> str:
         """Ends the text: what was held back of an unfinished character comes out as U+FFFD."""
-        return self._call(c.tv_tokenizer_stream_flush)
+        return self._call(core.tv_tokenizer_stream_flush)
 
     def _call(self, function: Callable[..., None], *arguments: int) -> str:
         function(self._handle, *arguments, ctypes.byref(self._text), ctypes.byref(self._size))
@@ -173,7 +171,7 @@ def _id(id: int) -> int:
 
 
 def _decode_flags(skip_special: bool, continuation: bool) -> int:
-    return skip_special * c.TV_SKIP_SPECIAL | continuation * c.TV_CONTINUATION
+    return skip_special * core.TV_SKIP_SPECIAL | continuation * core.TV_CONTINUATION
 
 
 def _utf8(text: str) -> bytes:

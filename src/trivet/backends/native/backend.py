@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +48,7 @@ def cpu_info() -> core.tv_cpu_info:
 class NativeBackend(Backend):
     """Compiles graphs for the core. Its arrays are NumPy arrays in storage form, aligned to 64 bytes."""
 
-    name: ClassVar[str] = "native"
-    lowerings: Mapping[str, Any] = {}  # the core is asked, by name and dtypes: see `supports`
+    name = "native"
 
     def __init__(self) -> None:
         self._programs = ProgramCache()

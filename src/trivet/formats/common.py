@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, TypeAlias
 
 from trivet.dtypes import DType
 from trivet.errors import FileError
@@ -42,20 +42,12 @@ class UnsupportedTensor:
     nbytes: int
 
 
-class Extent(Protocol):
-    """Named bytes of a file."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
+AnyTensor: TypeAlias = TensorInfo | UnsupportedTensor
 
 
-def overlap(extents: Iterable[Extent]) -> tuple[Extent, Extent] | None:
-    """The first two extents that share a byte, if any do."""
-    ordered = sorted((e for e in extents if e.nbytes), key=lambda e: e.offset)
+def overlap(tensors: Iterable[AnyTensor]) -> tuple[AnyTensor, AnyTensor] | None:
+    """The first two tensors that share a byte, if any do."""
+    ordered = sorted((t for t in tensors if t.nbytes), key=lambda t: t.offset)
     for before, after in itertools.pairwise(ordered):
         if after.offset < before.offset + before.nbytes:
             return before, after

@@ -32,7 +32,7 @@ from trivet import dtypes
 from trivet.blocks import dequantize
 from trivet.dtypes import DType
 from trivet.errors import InputError, SafetensorsError, UnsupportedError
-from trivet.formats.common import MAX_ELEMENTS, TensorInfo, UnsupportedTensor, map_file, quoted
+from trivet.formats.common import MAX_ELEMENTS, AnyTensor, TensorInfo, UnsupportedTensor, map_file, quoted
 
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000  # as the safetensors package has it
@@ -65,7 +65,6 @@ _OTHER = {
     "U64": 64,
     "C64": 64,
 }
-_Tensor = TensorInfo | UnsupportedTensor
 
 
 class SafetensorsFile:
@@ -191,7 +190,7 @@ def _read_index(path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _read_header(path: Path, data: mmap.mmap | bytes) -> tuple[list[_Tensor], dict[str, str]]:
+def _read_header(path: Path, data: mmap.mmap | bytes) -> tuple[list[AnyTensor], dict[str, str]]:
     if len(data) < 8:
         raise _bad(path, "header length", f"needs 8 bytes, the file has {len(data)}")
     length = int.from_bytes(data[:8], "little")
@@ -211,7 +210,7 @@ def _read_header(path: Path, data: mmap.mmap | bytes) -> tuple[list[_Tensor], di
     return tensors, metadata
 
 
-def _read_tensor(path: Path, name: str, entry: Any, start: int) -> _Tensor:
+def _read_tensor(path: Path, name: str, entry: Any, start: int) -> AnyTensor:
     field = f"tensor {quoted(name)}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise _bad(path, field, "is not an object of dtype, shape and data_offsets")
@@ -237,7 +236,7 @@ def _naturals(value: Any) -> bool:
     return isinstance(value, list) and all(type(v) is int and 0 <= v < 2**63 for v in value)
 
 
-def _check_cover(path: Path, tensors: list[_Tensor], start: int, size: int) -> None:
+def _check_cover(path: Path, tensors: list[AnyTensor], start: int, size: int) -> None:
     at = start
     for tensor in tensors:
         if tensor.offset != at:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import chain
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from trivet.cli.output import (
     read_stdin,
 )
 from trivet.cli.progress import waiting
+
+if TYPE_CHECKING:
+    from trivet.generate.completion import Completion
 
 EXAMPLE = 'trivet run smollm2-135m "What is the capital of France?" --temperature 0'
 
@@ -78,6 +81,10 @@ def run(
         emit_json({**asdict(done), "timings": {**asdict(done.timings), **rates}})
         return
     print()
+    _summary(done)
+
+
+def _summary(done: Completion) -> None:
     t, u = done.timings, done.usage
     ended = f", stopped at {done.limit}" if done.limit else ""
     note(

@@ -37,12 +37,12 @@ def kv_dtype(name: str) -> DType:
     return dtypes.BY_NAME[name]
 
 
-def serving_graph(model: Any, dtype: DType) -> Graph:
+def serving_graph(definition: Any, dtype: DType) -> Graph:
     """The serving graph of a model, with KV pools of `dtype`."""
     ids = graph.input("ids", (Dim("T"),), i32)
     rows = graph.input("rows", (Dim("R"),), i32)
     attend = paged_inputs(PAGE, dtype)
-    logits = model(ids, attend.positions, attend, rows)
+    logits = definition(ids, attend.positions, attend, rows)
     return Graph({"logits": logits}, attend.updates)
 
 
@@ -143,10 +143,12 @@ class GraphEngine:
     """Runs the serving graph through a backend's `compile`; pages are handed out here. The native core has
     an engine of its own, with the same contract."""
 
-    def __init__(self, model: Any, checkpoint: Checkpoint, backend: Backend, context: int, kv: DType) -> None:
+    def __init__(
+        self, definition: Any, checkpoint: Checkpoint, backend: Backend, context: int, kv: DType
+    ) -> None:
         self.context = context
-        self._vocab = model.config.vocab
-        self._graph = serving_graph(model, kv)
+        self._vocab = definition.config.vocab
+        self._graph = serving_graph(definition, kv)
         self._backend, self._load = backend, checkpoint.load
         self._pages = 0
         self._free: list[int] = []

@@ -123,6 +123,15 @@ def test_versions():
     assert "major << 16 | minor" in HEADER.read_text()
 
 
+def test_the_machine_is_measured():
+    rates = core.tv_cpu_rates(ctypes.sizeof(core.tv_cpu_rates))
+    core.tv_cpu_measure(1, ctypes.byref(rates))
+    assert 1e8 < rates.read_bytes < 1e13
+    assert all(1e8 < rate < 1e16 for rate in (rates.f32, rates.bf16, rates.i8))
+    with pytest.raises(errors.InputError, match="n_threads is -1"):
+        core.tv_cpu_measure(-1, ctypes.byref(rates))
+
+
 class TestStructSize:
     """Callers compiled against another minor version."""
 

@@ -96,6 +96,22 @@ typedef struct tv_cpu_info {
 /* Fills *out. Errors: TV_UNSUPPORTED if TRIVET_ISA names a set that the processor lacks. @since 0.1 */
 TV_API tv_status tv_cpu_get_info(tv_cpu_info* out);
 
+/* What the processor and its memory can do at most, per second: the bounds to hold a speed against. A
+ * multiply-add counts as two operations. @since 0.1 */
+typedef struct tv_cpu_rates {
+  size_t struct_size;
+  double read_bytes; /* bytes of memory read once, in order: bounds decoding */
+  double f32;        /* operations on float32 */
+  double bf16;       /* on products of bfloat16 summed in float32 */
+  double i8;         /* on products of int8 summed in int32 */
+} tv_cpu_rates;
+
+/* Measures them with so many threads (0: as tv_cpu_info says) and with the instructions that its `isa`
+ * allows. Takes about a second and, meanwhile, 192 MiB. Errors: TV_INVALID_ARGUMENT (threads);
+ * TV_OUT_OF_MEMORY.
+ * @since 0.1 */
+TV_API tv_status tv_cpu_measure(int32_t threads, tv_cpu_rates* out);
+
 /* --- tensors ------------------------------------------------------------------------------------------ */
 
 /* Element types; packed block formats from 32 on, laid out as in GGUF files. Ids are never reused. @since 0.1

@@ -17,6 +17,7 @@ from ctypes import (
     Structure,
     c_char,
     c_char_p,
+    c_double,
     c_float,
     c_int32,
     c_int64,
@@ -134,6 +135,16 @@ class tv_cpu_info(Structure):
         ("features", c_char_p),
         ("threads", c_int32),
         ("processors", c_int32),
+    ]
+
+
+class tv_cpu_rates(Structure):
+    _fields_: ClassVar = [
+        ("struct_size", c_size_t),
+        ("read_bytes", c_double),
+        ("f32", c_double),
+        ("bf16", c_double),
+        ("i8", c_double),
     ]
 
 
@@ -333,6 +344,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tv_version": (c_char_p, []),
     "tv_abi_version": (c_uint32, []),
     "tv_cpu_get_info": (tv_status, [POINTER(tv_cpu_info)]),
+    "tv_cpu_measure": (tv_status, [c_int32, POINTER(tv_cpu_rates)]),
     "tv_dtype_get_info": (tv_status, [tv_dtype, POINTER(tv_dtype_info)]),
     "tv_kernel_supports": (tv_status, [c_char_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
     "tv_plan_load": (tv_status, [c_void_p, c_size_t, POINTER(c_void_p)]),
@@ -433,6 +445,11 @@ def tv_abi_version() -> Any:
 def tv_cpu_get_info(out: Any) -> None:
     """Fills *out."""
     _check(library().tv_cpu_get_info(out))
+
+
+def tv_cpu_measure(threads: Any, out: Any) -> None:
+    """Measures them with so many threads (0."""
+    _check(library().tv_cpu_measure(threads, out))
 
 
 def tv_dtype_get_info(dtype: Any, out: Any) -> None:

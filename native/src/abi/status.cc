@@ -8,6 +8,7 @@
 #include "abi/handles.h"
 #include "core/cpu.h"
 #include "core/dtype.h"
+#include "core/rates.h"
 #include "core/shared_pool.h"
 #include "kernels/kernel.h"
 
@@ -61,6 +62,14 @@ tv_status tv_cpu_get_info(tv_cpu_info* out) {
   return guard([&] {
     static const std::string features = cpu_features();
     fill(out, {0, isa_name(cpu_isa()), features.c_str(), shared_pool(0)->size(), processors()}, __func__);
+  });
+}
+
+tv_status tv_cpu_measure(int32_t threads, tv_cpu_rates* out) {
+  return guard([&] {
+    require(out, __func__, "out");
+    const Rates rates = measure_rates(*shared_pool(threads));
+    fill(out, {0, rates.read_bytes, rates.f32, rates.bf16, rates.i8}, __func__);
   });
 }
 

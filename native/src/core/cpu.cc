@@ -119,7 +119,9 @@ bool cpu_has(Isa isa) {
     case Isa::avx512:
       return cpu_has(Isa::avx2) && has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") &&
              has("avx512_vnni");
-    case Isa::amx: return cpu_has(Isa::avx512) && has("amx_tile") && has("amx_int8") && tiles_granted();
+    case Isa::amx:
+      return cpu_has(Isa::avx512) && has("amx_tile") && has("amx_int8") && has("amx_bf16") &&
+             has("avx512_bf16") && tiles_granted();
     case Isa::neon: return has("neon") && has("dotprod") && has("fp16");
   }
   return false;
@@ -166,6 +168,8 @@ Isa choose() {
 }
 
 }  // namespace
+
+bool cpu_has_feature(const char* name) { return has(name); }
 
 bool is_usable(Isa isa) { return is_built(isa) && cpu_has(isa); }
 

@@ -16,6 +16,7 @@ enum class Isa { scalar, avx2, avx512, amx, neon };
 Isa cpu_isa();            // chosen once; throws Error{unsupported} for a TRIVET_ISA that cannot be used
 bool is_usable(Isa isa);  // this CPU has it, and kernels were built for it
 const char* isa_name(Isa isa);
-std::string cpu_features();  // e.g. "avx2 fma f16c avx512f avx512_vnni avx512_bf16"
+bool cpu_has_feature(const char* name);  // a name that cpu_features() would list
+std::string cpu_features();              // e.g. "avx2 fma f16c avx512f avx512_vnni avx512_bf16"
 
 }  // namespace tv

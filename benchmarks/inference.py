@@ -1,72 +1,54 @@
-"""Claim: prefill and decode on the CPU, beside llama.cpp, on the same file in the same run.
+"""Claim: prefill and decode on the CPU beside llama.cpp, on the same files in the same run.
 
-Interleaved: each round runs every engine once; medians and spread are over rounds. llama.cpp runs through
-llama-cpp-python if it is installed (`make bench-peers`).
+Each engine runs in a process of its own and takes its turn, round by round; medians and spread are over
+rounds, a ratio is the median of the rounds' ratios. Needs llama-cpp-python: `make bench-peers`.
 
-    python benchmarks/inference.py smollm2-135m --threads 2 --rounds 5 --json results.json
+    python benchmarks/inference.py                          # every type, one thread and two: some minutes
+    python benchmarks/inference.py --types Q4_1 --threads 2
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import time
-from collections.abc import Callable
+from functools import partial
 from statistics import median
+from typing import Any
 
-from trivet.generate.model import Model, load
-from trivet.models.checkpoint import resolve
+from common import in_turn, machine, ratio, spread, write
+from engines import ENGINES, Worker
+from files import TYPES, file
 
-
-class Trivet:
-    name = "trivet"
-
-    def __init__(self, path: str, threads: int, context: int) -> None:
-        self.model: Model = load(path, "cpu", context=context, threads=threads)
-        self.vocab = self.model.config.vocab
-
-    def prefill(self, ids: list[int]) -> None:
-        self.session = self.model.session()
-        self.model.engine.forward(self.session, ids, [len(ids) - 1])
-
-    def decode(self, token: int) -> None:
-        self.model.engine.forward(self.session, [token], [0])
+# Names and what to tell an engine. Rates are tokens over seconds.
+TASKS = {"prefill 512": "prefill 512", "decode 128": "decode 128 0", "decode 64 at 1024": "decode 64 1024"}
 
 
-class LlamaCpp:
-    name = "llama.cpp"
+def compare(kind: str, threads: int, rounds: int, tasks: list[str]) -> list[dict[str, Any]]:
+    """Every task on one file with so many threads: tokens per second of each engine, round by round."""
+    workers = {name: Worker(name, file(kind), threads) for name in ENGINES}
+    cases = []
+    for task in tasks:
+        tokens = int(task.split()[1])
+        seconds = in_turn({name: partial(w.seconds, TASKS[task]) for name, w in workers.items()}, rounds)
+        rates = {name: [tokens / s for s in taken] for name, taken in seconds.items()}
+        against = ratio(rates["trivet"], rates["llama.cpp"])
+        cases.append({"type": kind, "threads": threads, "task": task, "rates": rates, "ratio": against})
+        line = "   ".join(f"{name} {spread(r)}" for name, r in rates.items())
+        print(f"{kind:7} {threads} threads  {task:18} {line}   ratio {against:.2f}", flush=True)
+    for worker in workers.values():
+        worker.close()
+    return cases
 
-    def __init__(self, path: str, threads: int, context: int) -> None:
-        import llama_cpp
 
-        self.llama = llama_cpp.Llama(
-            str(path), n_ctx=context, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False
-        )
+def bounds(kind: str, tasks: list[str], rates: Any) -> dict[str, float]:
+    """Tokens per second that a machine of these rates allows for each task on a file."""
+    from trivet.generate.benchmark import Task
+    from trivet.generate.model import load
 
-    def prefill(self, ids: list[int]) -> None:
-        self.llama.reset()
-        self.llama.eval(ids)
-
-    def decode(self, token: int) -> None:
-        self.llama.eval([token])
-
-
-def rates(engine: Trivet | LlamaCpp, vocab: int, prefill: int, decode: int, depth: int) -> dict[str, float]:
-    def ids(n: int) -> list[int]:
-        return [(7919 * i + 13) % vocab for i in range(n)]
-
-    def timed(work: Callable[[], None]) -> float:
-        began = time.perf_counter()
-        work()
-        return time.perf_counter() - began
-
-    found = {f"prefill {prefill}": prefill / timed(lambda: engine.prefill(ids(prefill)))}
-    for start in sorted({1, depth} - {0}):
-        engine.prefill(ids(start))
-        found[f"decode {decode} at {start}"] = decode / timed(
-            lambda: [engine.decode(t) for t in ids(decode)] and None
-        )
+    model = load(file(kind), "cpu", context=2048)
+    found = {}
+    for task in tasks:
+        what, *numbers = TASKS[task].split()
+        found[task] = Task(what, *map(int, numbers)).bound(model, rates)
     return found
 
 
@@ -74,39 +56,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default="smollm2-135m")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--prefill", type=int, default=512)
-    parser.add_argument("--decode", type=int, default=128)
-    parser.add_argument("--depth", type=int, default=1024)
-    parser.add_argument("--json", help="write the raw results here")
+    parser.add_argument("--json", help="where the raw results go; benchmarks/results/inference.json")
     args = parser.parse_args()
-    path = str(resolve(args.model))
-    context = 2048
-    engines: list[Trivet | LlamaCpp] = [Trivet(path, args.threads, context)]
-    try:
-        engines.append(LlamaCpp(path, args.threads, context))
-    except ImportError:
-        print("llama-cpp-python is not installed: make bench-peers")
-    results: dict[str, dict[str, list[float]]] = {e.name: {} for e in engines}
-    for turn in range(args.rounds + 1):
-        for engine in engines:
-            for what, rate in rates(engine, engines[0].vocab, args.prefill, args.decode, args.depth).items():
-                if turn:
-                    results[engine.name].setdefault(what, []).append(rate)
-    for what in results["trivet"]:
-        ours = results["trivet"][what]
-        line = f"{what:20} trivet {median(ours):8.1f} ({min(ours):.1f}-{max(ours):.1f})"
-        if "llama.cpp" in results:
-            theirs = results["llama.cpp"][what]
-            ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
-            line += f"   llama.cpp {median(theirs):8.1f} ({min(theirs):.1f}-{max(theirs):.1f})"
-            line += f"   ratio {ratio:.2f}"
-        print(line)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as out:
-            json.dump({"machine": platform.processor(), "args": vars(args), "rates": results}, out, indent=1)
+    from trivet.backends.native import cpu_rates
+
+    cases = []
+    for threads in args.threads:
+        for kind in args.types:
+            found = compare(kind, threads, args.rounds, args.tasks)
+            rates = cpu_rates(threads)  # in the same minutes as what is held against it
+            for case in found:
+                case["bound"] = bounds(kind, [case["task"]], rates)[case["task"]]
+                case["read_bytes"] = rates.read_bytes
+                case["share"] = median(case["rates"]["trivet"]) / case["bound"]
+            cases += found
+    write("inference", args.json, {"machine": machine(max(args.threads)), "cases": cases})
 
 
 if __name__ == "__main__":

@@ -114,7 +114,17 @@ class TestWithModel:
     def test_bench(self, smollm2_path):
         found = json.loads(ok("bench", smollm2_path, "--prefill", 16, "--decode", 4, "--rounds", 1, "--json"))
         assert [r["name"] for r in found["results"]] == ["prefill 16", "decode 4"]
-        assert all(r["median"] > 0 for r in found["results"])
+        assert all(0 < r["median"] < r["bound"] for r in found["results"])
+        assert found["machine"]["read_bytes"] > 0
+
+    def test_profile(self, smollm2_path):
+        sizes = ("--prefill", 16, "--decode", 4)
+        prefill, decode = json.loads(ok("bench", smollm2_path, *sizes, "--profile", "--json"))["profiles"]
+        calls = {(o["op"], o["made"]): o["calls"] for o in decode["ops"]}
+        assert calls["paged_attention", "f32[1, 9, 64]"] == 4 * 30
+        assert calls["linear", "f32[1, 49152]"] == 4
+        assert 0 < sum(o["seconds"] for o in prefill["ops"]) <= prefill["seconds"]
+        assert "linear f32[16, 1536]" in ok("bench", smollm2_path, *sizes, "--profile")
 
     def test_export_keeps_the_model(self, smollm2_path, tmp_path):
         out = tmp_path / "out.gguf"

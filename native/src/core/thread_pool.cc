@@ -13,16 +13,26 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/run_watch.h"
 
 #if defined(__linux__)
 #include <sched.h>
 #endif
 
 namespace tv {
+
+std::atomic<RunWatch::Report> RunWatch::report{nullptr};
+thread_local const char* RunWatch::label = "";
+
 namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr auto kSpin = std::chrono::microseconds(200);  // then sleep: an idle pool uses no CPU
+
+uint64_t now() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+}
 
 void relax() {
 #if defined(__x86_64__)
@@ -90,6 +100,7 @@ struct ThreadPool::Impl {
   // One run's work. Workers read it only between joining (active + 1) and leaving (active - 1).
   Body body = nullptr;
   void* context = nullptr;
+  const char* label = "";
   int64_t n = 0;
   int64_t grain = 1;
   alignas(64) std::atomic<int64_t> next{0};
@@ -134,14 +145,23 @@ struct ThreadPool::Impl {
     return !stop.load();
   }
 
-  void loop() {
+  void work_watched(int worker) {
+    const RunWatch::Report report = RunWatch::report.load(std::memory_order_acquire);
+    if (report == nullptr) return work();
+    const char* of = label;
+    const uint64_t start = now();
+    work();
+    report(of, worker, start, now());
+  }
+
+  void loop(int worker) {
     uint64_t seen = 0;
     while (wait(seen)) {
       // Join, then look again: the caller closes the run (makes the generation even) before it waits for
       // `active` to fall to zero, so either it sees us or we see that it has closed.
       active.fetch_add(1);
       seen = generation.load();
-      if (seen & 1) work();
+      if (seen & 1) work_watched(worker);
       active.fetch_sub(1, std::memory_order_release);
     }
   }
@@ -163,7 +183,7 @@ ThreadPool::ThreadPool(int n_threads) : impl_(new Impl) {
   impl_->spins = n_threads <= physical_cores() ? 63 : 0;
   Impl* impl = impl_.get();
   try {
-    for (int i = 1; i < n_threads; ++i) impl_->workers.emplace_back([impl] { impl->loop(); });
+    for (int i = 1; i < n_threads; ++i) impl_->workers.emplace_back([impl, i] { impl->loop(i); });
   } catch (const std::exception&) {
     // The system refuses more threads: those we have do the work. Results do not depend on their number.
   }
@@ -192,6 +212,7 @@ void ThreadPool::run(int64_t n, int64_t grain, Body body, void* context) {
   Impl& impl = *impl_;
   impl.body = body;
   impl.context = context;
+  impl.label = RunWatch::label;
   impl.n = n;
   impl.grain = grain;
   impl.next.store(0, std::memory_order_relaxed);

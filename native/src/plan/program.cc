@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/quoted.h"
+#include "core/run_watch.h"
 #include "plan/trace.h"
 
 namespace tv {
@@ -260,9 +261,11 @@ void Program::execute_traced(const Layout& layout, const std::atomic<bool>& canc
   Trace& trace = *Trace::get();
   for (const Layout::Step& s : layout.steps()) {
     const uint64_t start = Trace::now();
+    RunWatch::label = s.call.op;
     step(s, cancel);
-    trace.add(s.call.op, plan_->name.c_str(), start, Trace::now());
+    trace.add(s.call.op, s.call.n_out > 0 ? shape_text(s.call.out[0]).c_str() : "", 0, start, Trace::now());
   }
+  RunWatch::label = "";
   trace.flush();
 }
 

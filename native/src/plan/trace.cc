@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/run_watch.h"
 
 namespace tv {
 namespace {
@@ -30,6 +31,9 @@ Trace* Trace::get() {
     std::FILE* file = std::fopen(path, "w");
     if (file == nullptr) fail(Status::io, "[trace] TRIVET_TRACE=%s: %s", path, std::strerror(errno));
     std::fputs("[\n", file);
+    RunWatch::report = [](const char* op, int worker, uint64_t start, uint64_t end) {
+      if (*op != '\0') Trace::get()->add(op, "", worker, start, end);
+    };
     return new Trace(file);
   }();
   return trace;
@@ -40,13 +44,13 @@ uint64_t Trace::now() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
 }
 
-void Trace::add(const char* op, const char* plan, uint64_t start, uint64_t end) {
+void Trace::add(const char* op, const char* made, int thread, uint64_t start, uint64_t end) {
   std::lock_guard lock(mutex_);
   std::fprintf(file_,
-               "{\"name\": \"%s\", \"cat\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, "
-               "\"pid\": 0, \"tid\": 0},\n",
-               json(op).c_str(), json(plan).c_str(), static_cast<double>(start) / 1e3,
-               static_cast<double>(end - start) / 1e3);
+               "{\"name\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, \"pid\": 0, \"tid\": %d, "
+               "\"args\": {\"made\": \"%s\"}},\n",
+               json(op).c_str(), static_cast<double>(start) / 1e3, static_cast<double>(end - start) / 1e3,
+               thread, json(made).c_str());
 }
 
 void Trace::flush() {

@@ -1,5 +1,6 @@
-// TRIVET_TRACE=file.json: one event per op run, in Chrome's trace format (chrome://tracing, Perfetto).
-// The file is a JSON array whose closing bracket the format lets one leave out.
+// TRIVET_TRACE=file.json: one event per op run, and one per worker's part in it, in Chrome's trace format
+// (chrome://tracing, Perfetto): thread 0 runs the plan, the others are the pool's workers. Times are those of
+// the steady clock. The file is a JSON array whose closing bracket the format lets one leave out.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ class Trace {
   static Trace* get();
   static uint64_t now();  // nanoseconds
 
-  void add(const char* op, const char* plan, uint64_t start, uint64_t end);
+  // `made` says what the op gives, e.g. "f32[1, 576]"; a worker's part says nothing.
+  void add(const char* op, const char* made, int thread, uint64_t start, uint64_t end);
   void flush();
 
  private:

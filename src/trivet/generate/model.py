@@ -78,8 +78,8 @@ class Model:
         self.config = self.definition.config
         self.context = bounded_context(context, self.config.context)
         self.device = runtime.resolve(device)
-        self._threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)
-        self._kv = kv_dtype(("f32" if self.device == "reference" else "f16") if kv is None else kv)
+        self.threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)
+        self.kv = kv_dtype(("f32" if self.device == "reference" else "f16") if kv is None else kv)
 
     @cached_property
     def engine(self) -> Engine:
@@ -88,8 +88,8 @@ class Model:
         if backend.name == "native":
             from trivet.generate.native import NativeEngine
 
-            return NativeEngine(self.definition, self.checkpoint, self.context, self._threads, self._kv)
-        return GraphEngine(self.definition, self.checkpoint, backend, self.context, self._kv)
+            return NativeEngine(self.definition, self.checkpoint, self.context, self.threads, self.kv)
+        return GraphEngine(self.definition, self.checkpoint, backend, self.context, self.kv)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -5,7 +5,7 @@ program. Programs without weights and state are kept by the bytes of their plan,
 expression again compiles nothing.
 """
 
-from trivet.backends.native.backend import BACKEND, NativeBackend, lower, supports
+from trivet.backends.native.backend import BACKEND, NativeBackend, cpu_rates, lower, supports
 from trivet.backends.native.program import Handle
 
-__all__ = ["BACKEND", "Handle", "NativeBackend", "lower", "supports"]
+__all__ = ["BACKEND", "Handle", "NativeBackend", "cpu_rates", "lower", "supports"]

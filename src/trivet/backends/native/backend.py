@@ -45,6 +45,13 @@ def cpu_info() -> core.tv_cpu_info:
     return info
 
 
+def cpu_rates(threads: int) -> core.tv_cpu_rates:
+    """What the processor and its memory can do at most, measured now with so many threads: a second or so."""
+    rates = core.tv_cpu_rates(ctypes.sizeof(core.tv_cpu_rates))
+    core.tv_cpu_measure(threads, ctypes.byref(rates))
+    return rates
+
+
 class NativeBackend(Backend):
     """Compiles graphs for the core. Its arrays are NumPy arrays in storage form, aligned to 64 bytes."""
 

@@ -1,0 +1,78 @@
+"""What the benchmark scripts share: the machine, rounds in turn, and results as JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def processor() -> str:
+    """The processor's name, as the system has it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """The processor, what it can do at most with so many threads, and the versions of who is compared."""
+    from trivet.backends.native import cpu_rates
+    from trivet.backends.native.backend import cpu_info
+
+    info, rates = cpu_info(), cpu_rates(threads)
+    versions = {}
+    for name in ("numpy", "torch", "llama_cpp_python"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": processor(),
+        "isa": info.isa.decode(),
+        "features": info.features.decode(),
+        "processors": info.processors,
+        "threads": threads,
+        "rates": {name: getattr(rates, name) for name in ("read_bytes", "f32", "bf16", "i8")},
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def in_turn(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Runs each contestant once a round, in order: what each gave, round by round. A first round is thrown
+    away."""
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(rounds + 1):
+        for name, run in contestants.items():
+            value = run()
+            if turn:
+                found[name].append(value)
+    return found
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the ratios round by round: what drifts from round to round cancels."""
+    return median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def spread(values: list[float]) -> str:
+    return f"{median(values):.4g} ({min(values):.4g}–{max(values):.4g})"
+
+
+def write(name: str, path: str | None, result: Mapping[str, Any]) -> None:
+    """The raw results as JSON, at `path` or among the results kept beside the scripts."""
+    out = Path(path) if path else RESULTS / f"{name}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"raw results: {out}", file=sys.stderr)

@@ -1,0 +1,110 @@
+"""One engine in a process of its own, so that no engine's waiting threads disturb another's.
+
+Reads tasks from standard input, a line each, "prefill TOKENS" or "decode TOKENS DEPTH", and answers with the
+seconds it took.
+
+    python benchmarks/engines.py trivet|llama.cpp FILE THREADS
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+CONTEXT = 2048
+VOCAB = 49152
+
+
+def ids(count: int) -> list[int]:
+    return [(7919 * i + 13) % VOCAB for i in range(count)]
+
+
+class Trivet:
+    def __init__(self, path: str, threads: int) -> None:
+        from trivet.generate.model import load
+
+        self.model = load(path, "cpu", context=CONTEXT, threads=threads)
+
+    def clear(self) -> None:
+        self.session = self.model.session()
+
+    def feed(self, tokens: list[int]) -> None:
+        """Feeds tokens and has the last one's logits."""
+        self.model.engine.forward(self.session, tokens, [len(tokens) - 1])
+
+
+class LlamaCpp:
+    """Through its C interface, with flash attention, which is its faster way on a CPU."""
+
+    def __init__(self, path: str, threads: int) -> None:
+        import llama_cpp
+
+        self.api: Any = llama_cpp
+        silent = llama_cpp.llama_log_callback(lambda *_: None)
+        self.kept = silent
+        llama_cpp.llama_log_set(silent, None)
+        llama_cpp.llama_backend_init()
+        model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+        options = llama_cpp.llama_context_default_params()
+        options.n_ctx, options.n_batch, options.n_ubatch = CONTEXT, 512, 512
+        options.n_threads = options.n_threads_batch = threads
+        options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        self.context = llama_cpp.llama_init_from_model(model, options)
+
+    def clear(self) -> None:
+        self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
+
+    def feed(self, tokens: list[int]) -> None:
+        for at in range(0, len(tokens), 512):
+            part = tokens[at : at + 512]
+            batch = self.api.llama_batch_get_one((ctypes.c_int32 * len(part))(*part), len(part))
+            if self.api.llama_decode(self.context, batch) != 0:
+                raise SystemExit("llama_decode failed")
+        self.api.llama_get_logits(self.context)  # waits for them
+
+
+ENGINES = {"trivet": Trivet, "llama.cpp": LlamaCpp}
+
+
+def serve(engine: Trivet | LlamaCpp) -> None:
+    for line in sys.stdin:
+        kind, *numbers = line.split()
+        tokens, depth = (*map(int, numbers), 0)[:2]
+        engine.clear()
+        if kind == "decode":
+            engine.feed(ids(depth + 1))
+        work = [[token] for token in ids(tokens)] if kind == "decode" else [ids(tokens)]
+        began = time.perf_counter()
+        for part in work:
+            engine.feed(part)
+        print(time.perf_counter() - began, flush=True)
+
+
+class Worker:
+    """The other side: an engine's process, to give tasks to."""
+
+    def __init__(self, engine: str, path: Path, threads: int) -> None:
+        command = [sys.executable, __file__, engine, str(path), str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def seconds(self, task: str) -> float:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(task + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{self.process.args} ended at {task!r}")
+        return float(answer)
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+if __name__ == "__main__":
+    name, path, threads = sys.argv[1:]
+    serve(ENGINES[name](path, int(threads)))

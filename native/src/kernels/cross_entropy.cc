@@ -123,7 +123,7 @@ struct Slabs {
     size_t for_gemm = 0;
     for (const GemmShape shape :
          {GemmShape{rows, words, k}, GemmShape{rows, k, words}, GemmShape{words, k, rows}})
-      for_gemm = gemm_scratch(shape) > for_gemm ? gemm_scratch(shape) : for_gemm;
+      if (const size_t bytes = gemm_scratch(shape, call.pool->size()); bytes > for_gemm) for_gemm = bytes;
     weights_at = static_cast<size_t>(rows * kSlab) * sizeof(float);
     gemm_at = weights_at + (w.dtype == DType::f32 ? 0 : static_cast<size_t>(kSlab * k) * sizeof(float));
     rest_at = gemm_at + for_gemm;

@@ -1,215 +1,214 @@
-// C (+)= A B in f32, for any strides of A and B. Shared by matmul.cc and cross_entropy.cc.
+// C = alpha A B + beta C' for any strides of A and B, in blocks. Shared by matmul.cc and cross_entropy.cc.
 //
-// Every element of C is one chain of fused multiply-adds over k in order (beginning with 0, or with C when
-// accumulating): blocking only interrupts the chain, so its bits depend on its row of A, its column of B
-// and the instruction set alone. Max error: K * 2^-24 relative to sum |a| |b|, in practice its square root.
+// C is cut into blocks, and a thread makes a whole block: it copies the rows of A it needs into panels, then
+// one panel of B after another, and multiplies them (an engine of gemm_tile.h or its kin does). Sums rest in
+// scratch between blocks of k and leave it once, scaled and rounded. No thread waits for another, and nothing
+// of this shows in the bits: an engine's sums take k in order whatever the blocks.
 //
-// A and B are copied, block by block, into panels that the innermost loop reads straight through: of A,
-// kTileRows rows side by side; of B, kTileColumns columns. Few rows use B where it is, if its rows are
-// contiguous. C's rows are contiguous; it must not overlap A or B.
+// Max error of floats: K * 2^-24 relative to sum |a| |b|, in practice its square root, before rounding to C.
 #pragma once
 
-#include <cstring>
-
 #include "core/thread_pool.h"
-#include "simd/simd.h"
+#include "core/view.h"
+#include "kernels/gemm_tile.h"
+#include "kernels/slots.h"
 
 namespace tv::TV_ISA {
 
-#if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
-static constexpr int kTileRows = 12;  // 24 of 32 registers hold sums
-#elif defined(TV_ISA_AVX2)
-static constexpr int kTileRows = 6;  // 12 of 16
-#else
-static constexpr int kTileRows = 4;
-#endif
-static constexpr int kTileColumns = 2 * kLanes;
-
-static constexpr int64_t kBlockK = 384;         // a panel of B stays in the first cache
-static constexpr int64_t kBlockColumns = 1024;  // a block of A and one of B stay in the second
-static constexpr int64_t kBlockRows = 768;      // divides by every kTileRows
-
-// Element (i, j) stands at data[i * row + j * column].
-struct Matrix {
-  const float* data;
-  int64_t row;
-  int64_t column;
-};
+using Matrix = MatrixOf<float>;
 
 struct GemmShape {
   int64_t m, n, k;
 };
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+// Where a product goes: out = alpha * sum + beta * c, rounded once. beta = 0 does not read c. Of both
+// strides, which out and c share, one is 1. Integer sums go out as they are.
+struct GemmOut {
+  DType dtype;
+  void* data;
+  int64_t row, column;
+  const void* c;
+  float alpha, beta;
+};
 
-// Bytes of scratch that gemm() needs; a multiple of 64.
-static inline size_t gemm_scratch(GemmShape s) {
-  const int64_t rows = least(ceil_div(s.m, kTileRows) * kTileRows, kBlockRows);
-  const int64_t columns = least(ceil_div(s.n, kTileColumns) * kTileColumns, kBlockColumns);
-  const size_t floats = static_cast<size_t>((rows + columns) * least(s.k, kBlockK));
-  return (floats + 31) / 16 * 16 * sizeof(float);
+// --- what leaves the tiles --------------------------------------------------------------------------------
+
+template <class Load, class Store>
+TV_INLINE void put_scaled(const float* sums, const GemmOut& out, int n, Load load_c, Store store_out) {
+  for (int j = 0; j < n; j += kLanes) {
+    const int count = n - j < kLanes ? n - j : kLanes;
+    F32 x = broadcast(out.alpha) * load_partial(sums + j, count);
+    if (out.beta != 0.0f) x = fma(broadcast(out.beta), load_c(j, count), x);
+    store_out(j, x, count);
+  }
 }
 
-// k steps of `width` values each, of which the first `valid` come from `from` and the others are zero.
-// Value j of step p is from[p * step + j * across].
-static inline void pack_panel(const float* from, int64_t step, int64_t across, int64_t k, int valid,
-                              int width, float* to) {
-  if (valid < width) std::memset(to, 0, static_cast<size_t>(k * width) * sizeof(float));
-  if (across == 1) {
-    for (int64_t p = 0; p < k; ++p)
-      for (int j = 0; j < valid; ++j) to[p * width + j] = from[p * step + j];
+// n results, from element `at` of out on.
+static inline void put_row(const GemmOut& out, int64_t at, const float* sums, int n) {
+  const auto* c16 = static_cast<const uint16_t*>(out.c) + (out.c ? at : 0);
+  auto* to16 = static_cast<uint16_t*>(out.data) + at;
+  switch (out.dtype) {
+    case DType::f16:
+      return put_scaled(
+          sums, out, n, [=](int j, int count) { return load_f16_partial(c16 + j, count); },
+          [=](int j, F32 x, int count) { store_f16_partial(to16 + j, x, count); });
+    case DType::bf16:
+      return put_scaled(
+          sums, out, n, [=](int j, int count) { return load_bf16_partial(c16 + j, count); },
+          [=](int j, F32 x, int count) { store_bf16_partial(to16 + j, x, count); });
+    default: break;
+  }
+  const float* c = static_cast<const float*>(out.c) + (out.c ? at : 0);
+  float* to = static_cast<float*>(out.data) + at;
+  put_scaled(
+      sums, out, n, [=](int j, int count) { return load_partial(c + j, count); },
+      [=](int j, F32 x, int count) { store_partial(to + j, x, count); });
+}
+static inline void put_row(const GemmOut& out, int64_t at, const int32_t* sums, int n) {
+  std::memcpy(static_cast<int32_t*>(out.data) + at, sums, static_cast<size_t>(n) * sizeof *sums);
+}
+
+// A tile of sums, `step` in a row, to rows i .. and columns j .. of out.
+template <class Sum>
+static inline void put_tile(const GemmOut& out, int64_t i, int64_t j, const Sum* sums, int step, int rows,
+                            int columns) {
+  if (out.column == 1) {
+    for (int r = 0; r < rows; ++r) put_row(out, (i + r) * out.row + j, sums + r * step, columns);
     return;
   }
-  constexpr int64_t kRun = 32;  // steps at once: two cache lines of each source
-  for (int64_t p0 = 0; p0 < k; p0 += kRun) {
-    const int64_t p1 = least(p0 + kRun, k);
-    for (int j = 0; j < valid; ++j)
-      for (int64_t p = p0; p < p1; ++p) to[p * width + j] = from[p * step + j * across];
+  Sum line[64];
+  for (int c = 0; c < columns; ++c) {
+    for (int r = 0; r < rows; ++r) line[r] = sums[r * step + c];
+    put_row(out, (j + c) * out.column + i, line, rows);
   }
 }
 
-// kRows by kTileColumns elements of C from a panel of A (kRows values a step) and one of B.
-// `rows` and `columns` say how many of them exist; fresh: C is not read.
-template <int kRows>
-static void gemm_tile(int64_t k, const float* a, const float* b, int64_t b_step, float* c, int64_t ldc,
-                      int rows, int columns, bool fresh) {
-  const int n0 = columns < kLanes ? columns : kLanes, n1 = columns - n0;
-  const bool whole = columns == kTileColumns;
-  F32 sum[kRows][2];
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    const bool read = !fresh && r < rows;
-    sum[r][0] = read ? (whole ? load(c + r * ldc) : load_partial(c + r * ldc, n0)) : zero();
-    sum[r][1] = read ? (whole ? load(c + r * ldc + kLanes) : load_partial(c + r * ldc + n0, n1)) : zero();
+// --- blocks -----------------------------------------------------------------------------------------------
+
+// How a product is cut: C into blocks, k into equal runs.
+struct GemmCut {
+  int64_t rows, columns, depth;  // of a block; a run of k
+  int64_t row_blocks, column_blocks, runs;
+  int64_t units() const { return row_blocks * column_blocks; }
+};
+
+static inline int64_t blocks_of(int64_t n, int64_t size) { return n == 0 ? 1 : ceil_div(n, size); }
+
+template <class Engine>
+static inline GemmCut gemm_cut(GemmShape s, int threads) {
+  const int64_t row_tiles = blocks_of(s.m, Engine::kRows), column_tiles = blocks_of(s.n, Engine::kColumns);
+  GemmCut c;
+  c.runs = blocks_of(s.k, Engine::kBlockK);
+  c.depth = round_up(s.k == 0 ? 1 : ceil_div(s.k, c.runs), Engine::kDepth);
+  c.row_blocks = blocks_of(s.m, Engine::kBlockRows);
+  c.column_blocks = blocks_of(s.n, Engine::kBlockColumns);
+  if (s.m * s.n * s.k < 400000) threads = 1;  // not worth waking another thread
+  while (c.units() < 4 * threads && c.units() % threads != 0) {
+    const bool columns = column_tiles / c.column_blocks >= row_tiles / c.row_blocks;
+    if (columns ? c.column_blocks == column_tiles : c.row_blocks == row_tiles) break;
+    ++(columns ? c.column_blocks : c.row_blocks);
   }
-  for (int64_t p = 0; p < k; ++p) {
-    const F32 b0 = load(b), b1 = load(b + kLanes);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const F32 ar = broadcast(a[r]);
-      sum[r][0] = fma(ar, b0, sum[r][0]);
-      sum[r][1] = fma(ar, b1, sum[r][1]);
-    }
-    a += kRows;
-    b += b_step;
-  }
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    if (r >= rows) break;
-    if (whole) {
-      store(c + r * ldc, sum[r][0]);
-      store(c + r * ldc + kLanes, sum[r][1]);
-    } else {
-      store_partial(c + r * ldc, sum[r][0], n0);
-      store_partial(c + r * ldc + n0, sum[r][1], n1);
-    }
-  }
+  c.rows = ceil_div(row_tiles, c.row_blocks) * Engine::kRows;
+  c.columns = ceil_div(column_tiles, c.column_blocks) * Engine::kColumns;
+  c.row_blocks = blocks_of(s.m, c.rows);
+  c.column_blocks = blocks_of(s.n, c.columns);
+  return c;
 }
 
-// How many rows a panel of A holds when `rows` are left.
-static inline int panel_rows(int64_t rows) {
-  for (const int r : {1, 2, 4, 8})
-    if (rows <= r && r < kTileRows) return r;
-  return kTileRows;
-}
-
-static inline void gemm_rows(int width, int64_t k, const float* a, const float* b, int64_t b_step, float* c,
-                             int64_t ldc, int rows, int columns, bool fresh) {
-  switch (width) {
-    case 1: return gemm_tile<1>(k, a, b, b_step, c, ldc, rows, columns, fresh);
-    case 2: return gemm_tile<2>(k, a, b, b_step, c, ldc, rows, columns, fresh);
-    case kTileRows: return gemm_tile<kTileRows>(k, a, b, b_step, c, ldc, rows, columns, fresh);
-#if !defined(TV_ISA_SCALAR)
-    case 4: return gemm_tile<4>(k, a, b, b_step, c, ldc, rows, columns, fresh);
-#endif
-#if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
-    case 8: return gemm_tile<8>(k, a, b, b_step, c, ldc, rows, columns, fresh);
-#endif
-  }
-}
-
-// One block: rows [i0, i0 + m), columns [j0, j0 + n), steps [p0, p0 + k).
-struct GemmBlock {
-  Matrix a, b;
-  float* c;
-  int64_t ldc;
-  int64_t i0, m, j0, n, p0, k;
-  float *a_panels, *b_panels;
-  bool direct;  // whole panels of B are used where they are
-  bool fresh;
-
-  int64_t row_panels() const { return ceil_div(m, kTileRows); }
-  int64_t column_panels() const { return ceil_div(n, kTileColumns); }
-
-  void pack_rows(int64_t panel) const {
-    const int64_t i = panel * kTileRows;
-    const int valid = static_cast<int>(least(m - i, kTileRows));
-    pack_panel(a.data + (i0 + i) * a.row + p0 * a.column, a.column, a.row, k, valid, panel_rows(valid),
-               a_panels + i * k);
-  }
-  void pack_columns(int64_t panel) const {
-    const int64_t j = panel * kTileColumns;
-    const int valid = static_cast<int>(least(n - j, kTileColumns));
-    if (direct && valid == kTileColumns) return;
-    pack_panel(b.data + p0 * b.row + (j0 + j) * b.column, b.row, b.column, k, valid, kTileColumns,
-               b_panels + j * k);
-  }
-  void compute(int64_t column_panel, int64_t first, int64_t last) const {
-    const int64_t j = column_panel * kTileColumns;
-    const int columns = static_cast<int>(least(n - j, kTileColumns));
-    const bool in_place = direct && columns == kTileColumns;
-    const float* panel = in_place ? b.data + p0 * b.row + j0 + j : b_panels + j * k;
-    for (int64_t r = first; r < last; ++r) {
-      const int64_t i = r * kTileRows;
-      const int rows = static_cast<int>(least(m - i, kTileRows));
-      gemm_rows(panel_rows(rows), k, a_panels + i * k, panel, in_place ? b.row : kTileColumns,
-                c + (i0 + i) * ldc + j0 + j, ldc, rows, columns, fresh);
-    }
-  }
-
-  void run(ThreadPool& pool, bool pack_b) const {
-    const int64_t rows = row_panels(), columns = column_panels();
-    const int64_t packs = rows + (pack_b ? columns : 0);
-    pool.parallel_for(packs, (m + n) * k < 65536 ? packs : 1, [&](int64_t begin, int64_t end) {
-      for (int64_t u = begin; u < end; ++u)
-        if (u < rows)
-          pack_rows(u);
-        else
-          pack_columns(u - rows);
-    });
-    constexpr int64_t kChunk = 16;  // row panels that share one panel of B in one piece of work
-    const int64_t units = ceil_div(rows, kChunk) * columns;
-    pool.parallel_for(units, m * n * k < 400000 ? units : 1, [&](int64_t begin, int64_t end) {
-      for (int64_t u = begin; u < end; ++u)
-        compute(u % columns, u / columns * kChunk, least((u / columns + 1) * kChunk, rows));
-    });
+// The parts of a thread's scratch, in bytes from its beginning.
+template <class Engine>
+struct GemmRoom {
+  int64_t panel, sums, end;
+  explicit GemmRoom(const GemmCut& c) {
+    constexpr int64_t kOverhang = 64;  // see pack_across()
+    panel = round_up(c.rows / Engine::kRows * Engine::panel_bytes(Engine::kRows, c.depth) + kOverhang, 64);
+    sums = panel + round_up(Engine::panel_bytes(Engine::kColumns, c.depth) + kOverhang, 64);
+    const int64_t tile =
+        Engine::kRows * Engine::kColumns * static_cast<int64_t>(sizeof(typename Engine::Sum));
+    end = sums + (c.runs == 1 ? 1 : c.rows / Engine::kRows * (c.columns / Engine::kColumns)) * tile;
+    end = round_up(end, 64);
   }
 };
 
-static inline void gemm(ThreadPool& pool, GemmShape s, Matrix a, Matrix b, float* c, int64_t ldc,
-                        bool accumulate, void* scratch) {
-  if (s.m == 0 || s.n == 0) return;
-  if (s.k == 0 && !accumulate)
-    for (int64_t i = 0; i < s.m; ++i) std::memset(c + i * ldc, 0, static_cast<size_t>(s.n) * sizeof(float));
-  if (s.k == 0) return;
-  const int64_t k_blocks = ceil_div(s.k, kBlockK), block_k = ceil_div(s.k, k_blocks);
-  float* a_panels = static_cast<float*>(scratch);
-  GemmBlock block{a,    b, c, ldc, 0, 0, 0, 0, 0, 0, a_panels, nullptr, b.column == 1 && s.m <= kTileRows,
-                  false};
-  const int64_t rows = least(ceil_div(s.m, kTileRows) * kTileRows, kBlockRows);
-  block.b_panels = a_panels + (rows * block_k + 15) / 16 * 16;
-  for (block.j0 = 0; block.j0 < s.n; block.j0 += kBlockColumns) {
-    block.n = least(s.n - block.j0, kBlockColumns);
-    for (block.p0 = 0; block.p0 < s.k; block.p0 += block_k) {
-      block.k = least(s.k - block.p0, block_k);
-      block.fresh = block.p0 == 0 && !accumulate;
-      for (block.i0 = 0; block.i0 < s.m; block.i0 += kBlockRows) {
-        block.m = least(s.m - block.i0, kBlockRows);
-        block.run(pool, block.i0 == 0);
+// Bytes of scratch that gemm_run() needs; a multiple of 64.
+template <class Engine>
+static inline size_t gemm_scratch_of(GemmShape s, int threads) {
+  return static_cast<size_t>(GemmRoom<Engine>(gemm_cut<Engine>(s, threads)).end * threads);
+}
+
+template <class Engine>
+struct GemmBlock {
+  using Element = typename Engine::Element;
+  using Sum = typename Engine::Sum;
+
+  GemmShape shape;
+  GemmCut cut;
+  MatrixOf<Element> a, b;
+  const GemmOut& out;
+
+  // Rows i .. and columns j .. of C.
+  void make(int64_t i, int64_t j, char* memory) const {
+    const GemmRoom<Engine> room(cut);
+    for (int64_t p = 0; p == 0 || p < shape.k; p += cut.depth) add_run(i, j, p, memory, room);
+  }
+
+ private:
+  void add_run(int64_t i0, int64_t j0, int64_t p, char* memory, const GemmRoom<Engine>& room) const {
+    const int64_t m = least(shape.m - i0, cut.rows), n = least(shape.n - j0, cut.columns);
+    const int64_t k = least(shape.k - p, cut.depth), padded = round_up(k, Engine::kDepth);
+    const int64_t step = Engine::panel_bytes(Engine::kRows, padded);
+    for (int64_t i = 0; i < m; i += Engine::kRows) {
+      const int rows = static_cast<int>(least(m - i, Engine::kRows));
+      const MatrixOf<Element> from = {a.data + (i0 + i) * a.row + p * a.column, a.row, a.column};
+      Engine::pack_rows(from, rows, Engine::panel_rows(rows), k, memory + i / Engine::kRows * step);
+    }
+    constexpr int64_t kTile = Engine::kRows * Engine::kColumns;
+    Sum* sums = reinterpret_cast<Sum*>(memory + room.sums);
+    for (int64_t j = 0; j < n; j += Engine::kColumns) {
+      const int columns = static_cast<int>(least(n - j, Engine::kColumns));
+      const MatrixOf<Element> from = {b.data + p * b.row + (j0 + j) * b.column, b.row, b.column};
+      Engine::pack_columns(from, columns, k, memory + room.panel);
+      for (int64_t i = 0; i < m; i += Engine::kRows) {
+        const int rows = static_cast<int>(least(m - i, Engine::kRows));
+        Engine::multiply(Engine::panel_rows(rows), padded, memory + i / Engine::kRows * step,
+                         memory + room.panel, sums, p == 0);
+        if (p + k == shape.k) put_tile(out, i0 + i, j0 + j, sums, Engine::kColumns, rows, columns);
+        if (cut.runs > 1) sums += kTile;
       }
     }
   }
+};
+
+template <class Engine>
+static void gemm_run(ThreadPool& pool, GemmShape s, MatrixOf<typename Engine::Element> a,
+                     MatrixOf<typename Engine::Element> b, const GemmOut& out, int threads, void* scratch) {
+  if (s.m == 0 || s.n == 0) return;
+  const GemmCut cut = gemm_cut<Engine>(s, threads);
+  const GemmBlock<Engine> block = {s, cut, a, b, out};
+  const auto make = [&](int64_t begin, int64_t end, void* memory) {
+    for (int64_t u = begin; u < end; ++u)
+      block.make(u % cut.row_blocks * cut.rows, u / cut.row_blocks * cut.columns, static_cast<char*>(memory));
+  };
+  if (threads == 1) return make(0, cut.units(), scratch);
+  Slots slots(scratch, static_cast<size_t>(GemmRoom<Engine>(cut).end));
+  pool.parallel_for(cut.units(), 1, [&](int64_t begin, int64_t end) {
+    const Slots::Claim claim(slots);
+    make(begin, end, claim.memory());
+  });
+}
+
+// --- f32 --------------------------------------------------------------------------------------------------
+
+// Scratch for gemm() with as many threads as its pool has.
+static inline size_t gemm_scratch(GemmShape s, int threads) {
+  return gemm_scratch_of<FloatEngine<AsF32>>(s, threads);
+}
+
+// C = A B, or C += A B. C's rows are contiguous; it must not overlap A or B.
+static inline void gemm(ThreadPool& pool, GemmShape s, Matrix a, Matrix b, float* c, int64_t ldc,
+                        bool accumulate, void* scratch) {
+  const GemmOut out = {DType::f32, c, ldc, 1, c, 1.0f, accumulate ? 1.0f : 0.0f};
+  gemm_run<FloatEngine<AsF32>>(pool, s, a, b, out, pool.size(), scratch);
 }
 
 }  // namespace tv::TV_ISA

@@ -1,0 +1,84 @@
+// The innermost loop of a float matrix product: a tile of sums in registers, one panel of A times one of B.
+#pragma once
+
+#include "kernels/gemm_pack.h"
+
+namespace tv::TV_ISA {
+
+// kRows by kColumns sums (+)= a panel of A (kRows values a step) times one of B (kColumns a step), each sum
+// one chain of fused multiply-adds over k in order. fresh: the sums begin with 0, not with what is there.
+template <int kRows, int kColumns>
+static void multiply_floats(int64_t k, const float* a, const float* b, float* sums, bool fresh) {
+  constexpr int kVectors = kColumns / kLanes;
+  F32 sum[kRows][kVectors];
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = fresh ? zero() : load(sums + r * kColumns + v * kLanes);
+  for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) {
+    F32 lanes[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) lanes[v] = load(b + v * kLanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const F32 value = broadcast(a[r]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = fma(value, lanes[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) store(sums + r * kColumns + v * kLanes, sum[r][v]);
+}
+
+// An engine: what gemm_run() needs to know of a kind of product. This one widens its elements to f32.
+template <class As>
+struct FloatEngine {
+  using Element = typename As::Element;
+  using Sum = float;
+#if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
+  static constexpr int kRows = 12;  // 24 of 32 registers hold sums
+#elif defined(TV_ISA_AVX2)
+  static constexpr int kRows = 6;  // 12 of 16
+#else
+  static constexpr int kRows = 4;
+#endif
+  static constexpr int kColumns = 2 * kLanes;
+  static constexpr int kDepth = 1;            // k is padded to a multiple of this
+  static constexpr int64_t kBlockK = 256;     // a panel of B stays in the first cache
+  static constexpr int64_t kBlockRows = 384;  // a block of A and its sums stay in the second
+  static constexpr int64_t kBlockColumns = 512;
+
+  // How many rows a panel of A holds when `rows` are left.
+  static int panel_rows(int64_t rows) {
+    for (const int r : {1, 2, 4, 8})
+      if (rows <= r && r < kRows) return r;
+    return kRows;
+  }
+  static constexpr int64_t panel_bytes(int width, int64_t k) { return width * k * 4; }
+
+  static void pack_rows(MatrixOf<Element> a, int rows, int width, int64_t k, void* panel) {
+    pack_floats<As>(a.data, a.column, a.row, k, rows, width, static_cast<float*>(panel));
+  }
+  static void pack_columns(MatrixOf<Element> b, int columns, int64_t k, void* panel) {
+    pack_floats<As>(b.data, b.row, b.column, k, columns, kColumns, static_cast<float*>(panel));
+  }
+
+  static void multiply(int width, int64_t k, const void* a, const void* b, float* sums, bool fresh) {
+    const auto *x = static_cast<const float*>(a), *y = static_cast<const float*>(b);
+    switch (width) {
+      case 1: return multiply_floats<1, kColumns>(k, x, y, sums, fresh);
+      case 2: return multiply_floats<2, kColumns>(k, x, y, sums, fresh);
+      case kRows: return multiply_floats<kRows, kColumns>(k, x, y, sums, fresh);
+#if !defined(TV_ISA_SCALAR)
+      case 4: return multiply_floats<4, kColumns>(k, x, y, sums, fresh);
+#endif
+#if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
+      case 8: return multiply_floats<8, kColumns>(k, x, y, sums, fresh);
+#endif
+    }
+  }
+};
+
+}  // namespace tv::TV_ISA

@@ -6,9 +6,46 @@
 #pragma once
 
 #include "kernels/attention_block.h"
+#include "kernels/tuned/transpose.h"
 
 namespace tv::TV_ISA {
 namespace {
+
+// Numbers of an input or an output: f32, or bf16 read and written as f32.
+struct Floats {
+  void* data;
+  bool half;
+
+  Floats(const View& v) : data(v.data), half(v.dtype == DType::bf16) {}
+  float* full_at(int64_t i) const { return static_cast<float*>(data) + i; }
+  uint16_t* half_at(int64_t i) const { return static_cast<uint16_t*>(data) + i; }
+  F32 get(int64_t i, int64_t count) const {  // `count` of a vector at i, then zeros
+    if (count >= kLanes) return half ? load_bf16(half_at(i)) : load(full_at(i));
+    const int n = static_cast<int>(count);
+    return half ? load_bf16_partial(half_at(i), n) : load_partial(full_at(i), n);
+  }
+  void put(int64_t i, int64_t count, F32 x) const {
+    const int n = static_cast<int>(count);
+    if (half)
+      count >= kLanes ? store_bf16(half_at(i), x) : store_bf16_partial(half_at(i), x, n);
+    else
+      count >= kLanes ? store(full_at(i), x) : store_partial(full_at(i), x, n);
+  }
+  // [at, at + n) = row * by; `row` has whole vectors.
+  void put_row(int64_t at, const float* row, float by, int64_t n) const {
+    for (int64_t e = 0; e < n; e += kLanes) put(at + e, n - e, load(row + e) * broadcast(by));
+  }
+  // The other way round; n is rounded up to whole vectors.
+  void get_row(int64_t at, float* row, float by, int64_t n) const {
+    for (int64_t e = 0; e < n; e += kLanes) store(row + e, get(at + e, n - e) * broadcast(by));
+  }
+  // Asks for n numbers, which then come while others are waited for.
+  void expect(int64_t at, int64_t n) const {
+    const int64_t width = half ? 2 : 4;
+    for (const char *p = static_cast<const char*>(data) + at * width, *end = p + n * width; p < end; p += 64)
+      __builtin_prefetch(p);
+  }
+};
 
 struct Interval {
   int64_t begin, end;
@@ -16,13 +53,14 @@ struct Interval {
 
 // Inputs and attributes that forward and backward share.
 struct Problem {
-  int64_t batch, queries, keys, heads, kv_heads, group, depth, width;
-  const float *q, *k, *v, *slopes;
-  const int32_t* lengths;
-  float scale;  // that of the call times log2(e)
-  bool causal;
-  int64_t window;
-  Shaping shaping;
+  Floats q, k, v;
+  int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, group = 0, depth = 0, width = 0;
+  const float* slopes = nullptr;
+  const int32_t* lengths = nullptr;
+  float scale = 1;  // that of the call times log2(e)
+  bool causal = false;
+  int64_t window = 0;
+  Shaping shaping = {};
 
   int64_t offset() const { return keys - queries; }
   float slope(int64_t head) const { return slopes ? slopes[head] * kLog2e : 0; }
@@ -49,11 +87,10 @@ struct Problem {
 // `first` is the place of q among the inputs; key lengths and slopes follow `fixed` inputs.
 inline Problem make_problem(const Call& call, int first, int fixed) {
   const View &q = call.in[first], &k = call.in[first + 1], &v = call.in[first + 2];
-  Problem p;
+  Problem p{.q = q, .k = k, .v = v};
   p.batch = q.shape[0], p.queries = q.shape[1], p.heads = q.shape[2], p.depth = q.shape[3];
   p.keys = k.shape[1], p.kv_heads = k.shape[2], p.width = v.shape[3];
   p.group = p.heads / p.kv_heads;
-  p.q = q.as<float>(), p.k = k.as<float>(), p.v = v.as<float>();
   const bool lengths = call.attrs->i64("lengths", 0) != 0, alibi = call.attrs->i64("alibi", 0) != 0;
   p.lengths = lengths ? call.in[fixed].as<int32_t>() : nullptr;
   p.slopes = alibi ? call.in[fixed + lengths].as<float>() : nullptr;
@@ -92,48 +129,54 @@ inline void demand_problem(const Call& call, int first, int fixed) {
   demand_scoring(call, alibi ? &call.in[fixed + lengths] : nullptr, q.shape[2]);
 }
 
-inline bool accepts(const DType* in, int n_in, int fixed, const DType* out, int n_out) {
+// `fixed` inputs and then options, all of in[0]'s dtype, f32 or bf16, but for the lse, which is f32.
+inline bool accepts(const DType* in, int n_in, int fixed, int lse_in, const DType* out, int n_out,
+                    int lse_out) {
+  if (n_in < fixed || n_in > fixed + 2 || (in[0] != DType::f32 && in[0] != DType::bf16)) return false;
   for (int i = 0; i < n_in; ++i)
-    if (in[i] != DType::f32 && (i != fixed || in[i] != DType::i32)) return false;
+    if (in[i] != (i < fixed && i != lse_in ? in[0] : DType::f32) && (i != fixed || in[i] != DType::i32))
+      return false;
   for (int i = 0; i < n_out; ++i)
-    if (out[i] != DType::f32) return false;
-  return n_in >= fixed && n_in <= fixed + 2;
+    if (out[i] != (i == lse_out ? DType::f32 : in[0])) return false;
+  return true;
 }
 
 // --- tiles ------------------------------------------------------------------------------------------------
 
 // One input, [B, N, heads, depth], as tiles of 64 members of one head, past N zero: on end and as rows.
 struct Tiles {
-  const float* from;
+  Floats from;
   int64_t members, heads, depth, padded, tiles;
   float scale;
-  float* columns = nullptr;  // [B, heads, tiles, depth, 64]
-  float* rows = nullptr;     // [B, heads, tiles, 64, padded]
+  int64_t stride;            // of rows: does not put them all in the same sets of the first cache
+  float* columns = nullptr;  // [B, heads, tiles, padded, 64]
+  float* rows = nullptr;     // [B, heads, tiles, 64, stride]
 
-  Tiles(const float* x, int64_t n, int64_t h, int64_t d, float s = 1)
+  Tiles(Floats x, int64_t n, int64_t h, int64_t d, float s = 1)
       : from(x),
         members(n),
         heads(h),
         depth(d),
         padded(round_up(d, kChunk)),
         tiles(round_up(n, kTile) / kTile),
-        scale(s) {}
+        scale(s),
+        stride(padded % 128 == 0 ? padded + kChunk : padded) {}
   void take(Carver& carver, int64_t batch, bool with_columns, bool with_rows) {
     const int64_t n = batch * heads * tiles * kTile;
-    if (with_columns) columns = carver.take<float>(n * depth);
-    if (with_rows) rows = carver.take<float>(n * padded);
+    if (with_columns) columns = carver.take<float>(n * padded);
+    if (with_rows) rows = carver.take<float>(n * stride);
   }
   int64_t index(int64_t b, int64_t head, int64_t tile) const { return (b * heads + head) * tiles + tile; }
-  float* tile_columns(int64_t index) const { return columns + index * depth * kTile; }
-  float* tile_rows(int64_t index) const { return rows + index * kTile * padded; }
+  float* tile_columns(int64_t index) const { return columns + index * padded * kTile; }
+  float* tile_rows(int64_t index) const { return rows + index * kTile * stride; }
   Columns<float> on_end(int64_t index) const {
     const float* at = tile_columns(index);
     return {{at, at + kChunk, at + 2 * kChunk, at + 3 * kChunk}, kTile};
   }
   Rows<float> as_rows(int64_t index) const {
     const float* at = tile_rows(index);
-    const int64_t step = kChunk * padded;
-    return {{at, at + step, at + 2 * step, at + 3 * step}, padded};
+    const int64_t step = kChunk * stride;
+    return {{at, at + step, at + 2 * step, at + 3 * step}, stride};
   }
   void pack(int64_t b, int64_t head, int64_t tile) const;
 };
@@ -141,19 +184,21 @@ struct Tiles {
 inline void Tiles::pack(int64_t b, int64_t head, int64_t tile) const {
   const int64_t at = index(b, head, tile), first = tile * kTile;
   const int64_t count = members - first < kTile ? members - first : kTile;
-  const float* x = from + ((b * members + first) * heads + head) * depth;
-  if (columns) {
-    float* to = tile_columns(at);
-    if (count < kTile) __builtin_memset(to, 0, sizeof(float) * depth * kTile);
-    for (int64_t d = 0; d < depth; ++d)
-      for (int64_t j = 0; j < count; ++j) to[d * kTile + j] = x[j * heads * depth + d] * scale;
-  }
+  const int64_t source = ((b * members + first) * heads + head) * depth, step = heads * depth;
+  for (int64_t j = 0; j < count; ++j) from.expect(source + j * step, depth);
   if (rows) {
     float* to = tile_rows(at);
-    if (count < kTile || depth < padded) __builtin_memset(to, 0, sizeof(float) * kTile * padded);
-    for (int64_t j = 0; j < count; ++j)
-      for (int64_t d = 0; d < depth; ++d) to[j * padded + d] = x[j * heads * depth + d] * scale;
+    for (int64_t j = 0; j < count; ++j) from.get_row(source + j * step, to + j * stride, scale, depth);
+    __builtin_memset(to + count * stride, 0, sizeof(float) * (kTile - count) * stride);
   }
+  for (int64_t j = 0; columns && j < kTile; j += kChunk)
+    for (int64_t d = 0; d < padded; d += kChunk) {
+      alignas(64) float chunk[kChunk][kChunk] = {};
+      const int64_t n = depth - d < kChunk ? depth - d : kChunk;
+      for (int64_t i = 0; i < kChunk && j + i < count; ++i)
+        from.get_row(source + (j + i) * step + d, chunk[i], scale, n);
+      transpose_16(chunk[0], kChunk, tile_columns(at) + d * kTile + j, kTile);
+    }
 }
 
 struct KeyTile {

@@ -20,6 +20,7 @@ namespace {
 constexpr int kTile = 64;
 constexpr int kChunk = 16;
 constexpr int kChunks = kTile / kChunk;
+constexpr int kSlab = 64;  // elements of a tile's members that stay in the first cache while all rows pass
 
 // Storage types of a KV pool.
 struct F16 {
@@ -77,8 +78,10 @@ TV_INLINE void each_group(int rows, F&& f) {
   }
 }
 
+// Elements [begin, end) of the sums; those before stand in `out`.
 template <int R, int C, class T>
-void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int64_t depth, float* out) {
+void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int64_t begin, int64_t end,
+                float* out, int64_t ldo) {
   const T* column[C];
 #pragma GCC unroll 4
   for (int c = 0; c < C; ++c) {
@@ -89,8 +92,8 @@ void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int6
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) sum[r][c] = zero();
-  for (int64_t d = 0; d < depth; ++d) {
+    for (int c = 0; c < C; ++c) sum[r][c] = begin == 0 ? zero() : load(out + r * ldo + lane + c * kLanes);
+  for (int64_t d = begin; d < end; ++d) {
     F32 x[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) x[c] = load_any(column[c] + d * b.stride);
@@ -104,37 +107,41 @@ void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int6
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) store(out + r * kTile + lane + c * kLanes, sum[r][c]);
+    for (int c = 0; c < C; ++c) store(out + r * ldo + lane + c * kLanes, sum[r][c]);
 }
 
-// out [rows][kTile], for the chunks that hold members [from[r], to[r]) of any row of a group.
+// out [rows][ldo], for the chunks that hold members [from[r], to[r]) of any row of a group.
 template <class T>
 void dots(int rows, const float* a, int64_t lda, const Columns<T>& b, int64_t depth, const int32_t* from,
-          const int32_t* to, float* out) {
-  each_group(rows, [&]<int R>(int r) {
-    int low = kTile, high = 0;
-    for (int i = r; i < r + R; ++i) {
-      if (from[i] >= to[i]) continue;
-      if (from[i] < low) low = from[i];
-      if (to[i] > high) high = to[i];
-    }
-    const float* x = a + r * lda;
-    float* y = out + r * kTile;
-    const int last = static_cast<int>(round_up(high, kChunk));
-    int lane = low / kChunk * kChunk;
-    for (; lane + kVectors * kLanes <= last; lane += kVectors * kLanes)
-      dots_group<R, kVectors>(x, lda, b, lane, depth, y);
-    if constexpr (kLanes == kChunk) {
-      if (last - lane >= 2 * kLanes) dots_group<R, 2>(x, lda, b, lane, depth, y), lane += 2 * kLanes;
-      if (last - lane >= kLanes) dots_group<R, 1>(x, lda, b, lane, depth, y);
-    }
-  });
+          const int32_t* to, float* out, int64_t ldo = kTile) {
+  for (int64_t begin = 0; begin == 0 || begin < depth; begin += kSlab) {
+    const int64_t end = begin + kSlab < depth ? begin + kSlab : depth;
+    each_group(rows, [&]<int R>(int r) {
+      int low = kTile, high = 0;
+      for (int i = r; i < r + R; ++i) {
+        if (from[i] >= to[i]) continue;
+        if (from[i] < low) low = from[i];
+        if (to[i] > high) high = to[i];
+      }
+      const float* x = a + r * lda;
+      float* y = out + r * ldo;
+      const int last = static_cast<int>(round_up(high, kChunk));
+      int lane = low / kChunk * kChunk;
+      for (; lane + kVectors * kLanes <= last; lane += kVectors * kLanes)
+        dots_group<R, kVectors>(x, lda, b, lane, begin, end, y, ldo);
+      if constexpr (kLanes == kChunk) {
+        if (last - lane >= 2 * kLanes)
+          dots_group<R, 2>(x, lda, b, lane, begin, end, y, ldo), lane += 2 * kLanes;
+        if (last - lane >= kLanes) dots_group<R, 1>(x, lda, b, lane, begin, end, y, ldo);
+      }
+    });
+  }
 }
 
 // One group of rows and of `C` vectors of their elements; `tail` is the elements of the last vector.
 template <int R, int C, bool kTransposed, bool kPartial, class T>
-void add_rows_group(const float* w, int begin, int end, const Rows<T>& b, int64_t element, int tail,
-                    float* out, int64_t ldo) {
+void add_rows_group(const float* w, int64_t ldw, int begin, int end, const Rows<T>& b, int64_t element,
+                    int tail, float* out, int64_t ldo) {
   F32 sum[R][C];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
@@ -150,7 +157,7 @@ void add_rows_group(const float* w, int begin, int end, const Rows<T>& b, int64_
         x[c] = kPartial ? load_any_partial(row + c * kLanes, tail) : load_any(row + c * kLanes);
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
-        const F32 y = broadcast(kTransposed ? w[j * kTile + r] : w[r * kTile + j]);
+        const F32 y = broadcast(kTransposed ? w[j * ldw + r] : w[r * ldw + j]);
 #pragma GCC unroll 4
         for (int c = 0; c < C; ++c) sum[r][c] = fma(y, x[c], sum[r][c]);
       }
@@ -162,44 +169,46 @@ void add_rows_group(const float* w, int begin, int end, const Rows<T>& b, int64_
     for (int c = 0; c < C; ++c) store(out + r * ldo + element + c * kLanes, sum[r][c]);
 }
 
+// Elements [e, width), which are at most kSlab.
 template <int R, bool kTransposed, class T>
-void add_rows_wide(const float* w, int begin, int end, const Rows<T>& b, int64_t width, float* out,
-                   int64_t ldo) {
-  int64_t e = 0;
+void add_rows_wide(const float* w, int64_t ldw, int begin, int end, const Rows<T>& b, int64_t e,
+                   int64_t width, float* out, int64_t ldo) {
   for (; e + kVectors * kLanes <= width; e += kVectors * kLanes)
-    add_rows_group<R, kVectors, kTransposed, false>(w, begin, end, b, e, 0, out, ldo);
+    add_rows_group<R, kVectors, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo);
   if constexpr (kVectors == 4)
     if (e + 2 * kLanes <= width)
-      add_rows_group<R, 2, kTransposed, false>(w, begin, end, b, e, 0, out, ldo), e += 2 * kLanes;
+      add_rows_group<R, 2, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo), e += 2 * kLanes;
   for (; e + kLanes <= width; e += kLanes)
-    add_rows_group<R, 1, kTransposed, false>(w, begin, end, b, e, 0, out, ldo);
+    add_rows_group<R, 1, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo);
   if (e < width)
-    add_rows_group<R, 1, kTransposed, true>(w, begin, end, b, e, static_cast<int>(width - e), out, ldo);
+    add_rows_group<R, 1, kTransposed, true>(w, ldw, begin, end, b, e, static_cast<int>(width - e), out, ldo);
 }
 
 // out [rows][ldo]: row r adds members [begin[r], end[r]) only. `out` has whole vectors, of which `width`
 // elements are meant. Where the rows' intervals differ, each row's ends are added on its own.
 template <bool kTransposed = false, class T>
 void add_rows(int rows, const float* w, const int32_t* begin, const int32_t* end, const Rows<T>& b,
-              int64_t width, float* out, int64_t ldo) {
-  constexpr int kStep = kTransposed ? 1 : kTile;  // from the weights of a row to those of the next
-  each_group(rows, [&]<int R>(int r) {
-    int first = begin[r], last = end[r];
-    for (int i = r + 1; i < r + R; ++i) {
-      if (begin[i] > first) first = begin[i];
-      if (end[i] < last) last = end[i];
-    }
-    if (first > last) first = last = kTile;  // nothing in common
-    for (int i = r; i < r + R; ++i) {
-      const int stop = end[i] < first ? end[i] : first;
-      if (begin[i] < stop)
-        add_rows_wide<1, kTransposed>(w + i * kStep, begin[i], stop, b, width, out + i * ldo, ldo);
-    }
-    if (first < last) add_rows_wide<R, kTransposed>(w + r * kStep, first, last, b, width, out + r * ldo, ldo);
-    for (int i = r; i < r + R; ++i)
-      if (last < end[i])
-        add_rows_wide<1, kTransposed>(w + i * kStep, last, end[i], b, width, out + i * ldo, ldo);
-  });
+              int64_t width, float* out, int64_t ldo, int64_t ldw = kTile) {
+  const int64_t step = kTransposed ? 1 : ldw;  // from the weights of a row to those of the next
+  for (int64_t e = 0; e < width; e += kSlab) {
+    const int64_t stop = e + kSlab < width ? e + kSlab : width;
+    const auto add = [&]<int R>(int r, int from, int to) {
+      if (from < to)
+        add_rows_wide<R, kTransposed>(w + r * step, ldw, from, to, b, e, stop, out + r * ldo, ldo);
+    };
+    each_group(rows, [&]<int R>(int r) {
+      int first = begin[r], last = end[r];
+      for (int i = r + 1; i < r + R; ++i) {
+        if (begin[i] > first) first = begin[i];
+        if (end[i] < last) last = end[i];
+      }
+      if (first > last) first = last = kTile;  // nothing in common
+      for (int i = r; i < r + R; ++i)
+        add.template operator()<1>(i, begin[i], end[i] < first ? end[i] : first);
+      add.template operator()<R>(r, first, last);
+      for (int i = r; i < r + R; ++i) add.template operator()<1>(i, last, end[i]);
+    });
+  }
 }
 
 constexpr float kLog2e = 1.44269504f;

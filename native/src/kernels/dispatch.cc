@@ -30,8 +30,9 @@ TV_TABLES(avx512)
 #endif
 #ifdef TV_HAS_AMX
 namespace avx512 {
-KernelTable linear_amx_table();  // in place of linear's where there are tiles
-}
+KernelTable attention_amx_table();  // in place of attention's and linear's where there are tiles
+KernelTable linear_amx_table();
+}  // namespace avx512
 #endif
 #ifdef TV_HAS_NEON
 TV_TABLES(neon)
@@ -73,8 +74,8 @@ const Kernel* find_in(const KernelTable* tables, size_t n_tables, const char* na
 const Kernel* find_kernel(const char* name, const DType* in, int n_in, const DType* out, int n_out) {
 #ifdef TV_HAS_AMX
   if (cpu_isa() == Isa::amx) {
-    const KernelTable tiles = avx512::linear_amx_table();
-    if (const Kernel* kernel = find_in(&tiles, 1, name, in, n_in, out, n_out)) return kernel;
+    const KernelTable tiles[] = {avx512::attention_amx_table(), avx512::linear_amx_table()};
+    if (const Kernel* kernel = find_in(tiles, 2, name, in, n_in, out, n_out)) return kernel;
   }
 #endif
   size_t n = 0;

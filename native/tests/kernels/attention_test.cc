@@ -1,4 +1,5 @@
-// attention and attention_backward against double precision; bits alone, in a batch, and on more threads.
+// attention and attention_backward against double precision, in f32 and bf16; bits alone, in a batch, and on
+// more threads.
 #include <cmath>
 
 #include "kernels/run_kernel.h"
@@ -14,6 +15,7 @@ struct Setting {
   double softcap = 0;
   bool alibi = false;
   std::vector<int32_t> lengths = {};
+  DType dtype = DType::f32;
 
   Attrs attrs() const {
     Attrs a;
@@ -32,14 +34,32 @@ struct Setting {
   }
 };
 
+Array as_dtype(const Array& from, DType dtype) {
+  if (dtype == DType::f32) return from;
+  Array source = from, to(dtype, from.shape);
+  for (int64_t i = 0; i < to.size(); ++i) to.as<uint16_t>()[i] = f32_to_bf16(source.as<float>()[i]);
+  return to;
+}
+
+float value(Array& a, int64_t i) {
+  return a.dtype == DType::f32 ? a.as<float>()[i] : bf16_to_f32(a.as<uint16_t>()[i]);
+}
+
+void set(Array& a, int64_t i, float x) {
+  if (a.dtype == DType::f32)
+    a.as<float>()[i] = x;
+  else
+    a.as<uint16_t>()[i] = f32_to_bf16(x);
+}
+
 struct Data {
   Array q, k, v, g, slopes, lengths;
 
   explicit Data(const Setting& s)
-      : q(random_array({s.batch, s.queries, s.heads, s.depth}, 1, 2)),
-        k(random_array({s.batch, s.keys, s.kv_heads, s.depth}, 2, 2)),
-        v(random_array({s.batch, s.keys, s.kv_heads, s.width}, 3)),
-        g(random_array({s.batch, s.queries, s.heads, s.width}, 4)),
+      : q(as_dtype(random_array({s.batch, s.queries, s.heads, s.depth}, 1, 2), s.dtype)),
+        k(as_dtype(random_array({s.batch, s.keys, s.kv_heads, s.depth}, 2, 2), s.dtype)),
+        v(as_dtype(random_array({s.batch, s.keys, s.kv_heads, s.width}, 3), s.dtype)),
+        g(as_dtype(random_array({s.batch, s.queries, s.heads, s.width}, 4), s.dtype)),
         slopes(random_array({s.heads}, 5, 0.2f)),
         lengths(int_array({static_cast<int64_t>(s.lengths.size())}, s.lengths)) {}
   std::vector<Array*> with_options(const Setting& s, std::vector<Array*> in) {
@@ -82,7 +102,8 @@ struct Truth {
   void row(const Setting& s, Data& d, int64_t b, int64_t i, int64_t h) {
     const int64_t at = (b * s.queries + i) * s.heads + h, kv = h / (s.heads / s.kv_heads);
     const double scale = 1 / std::sqrt(static_cast<double>(s.depth));
-    const float *q = d.q.as<float>() + at * s.depth, *g = d.g.as<float>() + at * s.width;
+    const auto q = [&](int64_t c) { return value(d.q, at * s.depth + c); };
+    const auto g = [&](int64_t e) { return value(d.g, at * s.width + e); };
     std::vector<double> weight(s.keys, -INFINITY), gain(s.keys, 1);
     double top = -INFINITY, sum = 0, delta = 0;
     const auto key = [&](int64_t j) { return (b * s.keys + j) * s.kv_heads + kv; };
@@ -90,7 +111,7 @@ struct Truth {
       if (!s.sees(b, i, j)) continue;
       double x = 0;
       for (int64_t c = 0; c < s.depth; ++c)
-        x += scale * q[c] * static_cast<double>(d.k.as<float>()[key(j) * s.depth + c]);
+        x += scale * q(c) * static_cast<double>(value(d.k, key(j) * s.depth + c));
       if (s.softcap != 0) {
         const double t = std::tanh(x / s.softcap);
         x = s.softcap * t, gain[j] = 1 - t * t;
@@ -105,42 +126,46 @@ struct Truth {
     for (int64_t j = 0; j < s.keys; ++j) {
       weight[j] = weight[j] == -INFINITY ? 0 : std::exp(weight[j] - lse[at]);
       for (int64_t e = 0; e < s.width; ++e) {
-        const double v = d.v.as<float>()[key(j) * s.width + e];
-        o[at * s.width + e] += weight[j] * v, dw[j] += g[e] * v, dv[key(j) * s.width + e] += weight[j] * g[e];
+        const double v = value(d.v, key(j) * s.width + e);
+        o[at * s.width + e] += weight[j] * v, dw[j] += g(e) * v, dv[key(j) * s.width + e] += weight[j] * g(e);
       }
       delta += weight[j] * dw[j];
     }
     for (int64_t j = 0; j < s.keys; ++j)
       for (int64_t c = 0; c < s.depth; ++c) {
         const double ds = weight[j] * (dw[j] - delta) * gain[j] * scale;
-        dq[at * s.depth + c] += ds * d.k.as<float>()[key(j) * s.depth + c];
-        dk[key(j) * s.depth + c] += ds * q[c];
+        dq[at * s.depth + c] += ds * value(d.k, key(j) * s.depth + c);
+        dk[key(j) * s.depth + c] += ds * q(c);
       }
   }
 };
 
 void near(Array& got, const std::vector<double>& wanted, double tolerance) {
   for (int64_t i = 0; i < got.size(); ++i) {
-    const float x = got.as<float>()[i];
+    const float x = value(got, i);
     CHECK(std::isinf(wanted[i]) ? x == wanted[i] : std::fabs(x - wanted[i]) < tolerance);
   }
 }
 
-void is_right_and_steady(const Setting& s) {
-  Data d(s);
-  Result r = run(s, d, 1);
-  const Truth truth(s, d);
-  near(r.o, truth.o, 3e-6);
-  near(r.lse, truth.lse, 4e-6);
-  near(r.dq, truth.dq, 1e-5);
-  near(r.dk, truth.dk, 3e-5);
-  near(r.dv, truth.dv, 3e-5);
-  for (const int threads : {2, 3}) CHECK(same_bits(r, run(s, d, threads)));
+void is_right_and_steady(Setting s) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    s.dtype = dtype;
+    Data d(s);
+    Result r = run(s, d, 1);
+    const Truth truth(s, d);
+    const bool half = dtype == DType::bf16;
+    near(r.o, truth.o, half ? 1e-2 : 3e-6);
+    near(r.lse, truth.lse, half ? 1e-5 : 4e-6);
+    near(r.dq, truth.dq, half ? 2e-2 : 1e-5);
+    near(r.dk, truth.dk, half ? 5e-2 : 3e-5);
+    near(r.dv, truth.dv, half ? 5e-2 : 3e-5);
+    for (const int threads : {2, 3}) CHECK(same_bits(r, run(s, d, threads)));
+  }
 }
 
 // A sequence of a batch, and the last query of a sequence, have the same bits alone.
-void does_not_see_its_neighbours() {
-  Setting s{.batch = 3, .queries = 150, .keys = 150, .heads = 6};
+void does_not_see_its_neighbours(DType dtype) {
+  Setting s{.batch = 3, .queries = 150, .keys = 150, .heads = 6, .dtype = dtype};
   Data d(s);
   const Result together = run(s, d, 2);
   Setting alone = s;
@@ -167,23 +192,42 @@ void does_not_see_its_neighbours() {
 }
 
 // What a query may not see does not reach it, in either direction, even as NaN or infinity.
-void hidden_values_stay_hidden() {
-  const Setting s{.batch = 1, .queries = 100, .keys = 100, .window = 30};
+void hidden_values_stay_hidden(DType dtype, float spoiler) {
+  const Setting s{.batch = 1, .queries = 100, .keys = 100, .window = 30, .dtype = dtype};
   Data d(s);
   const Result clean = run(s, d, 1);
   const int64_t row = s.heads * s.depth, spoiled = 60;
   for (int64_t i = spoiled * row; i < (spoiled + 1) * row; ++i)
-    d.k.as<float>()[i] = d.v.as<float>()[i] = d.g.as<float>()[i] = NAN;
+    for (Array* a : {&d.k, &d.v, &d.g}) set(*a, i, spoiler);
   Result dirty = run(s, d, 1);
-  const size_t before = spoiled * row * sizeof(float), after = (spoiled + s.window) * row * sizeof(float);
+  const size_t size = dtype == DType::f32 ? 4 : 2;
+  const size_t before = spoiled * row * size, after = (spoiled + s.window) * row * size;
   CHECK(std::memcmp(clean.o.bytes.data(), dirty.o.bytes.data(), before) == 0);
   CHECK(std::memcmp(clean.o.bytes.data() + after, dirty.o.bytes.data() + after,
                     clean.o.bytes.size() - after) == 0);
   CHECK(std::memcmp(clean.dq.bytes.data(), dirty.dq.bytes.data(), before) == 0);
-  CHECK(std::isnan(dirty.o.as<float>()[spoiled * row]) && std::isnan(dirty.dq.as<float>()[spoiled * row]));
-  const size_t far = (spoiled - s.window + 1) * row * sizeof(float);  // keys that no spoiled query sees
+  for (Array* a : {&dirty.o, &dirty.dq, &dirty.dk, &dirty.dv})
+    CHECK(!std::isfinite(value(*a, spoiled * row)));
+  const size_t far = (spoiled - s.window + 1) * row * size;  // keys that no spoiled query sees
   CHECK(std::memcmp(clean.dk.bytes.data(), dirty.dk.bytes.data(), far) == 0);
   CHECK(std::memcmp(clean.dv.bytes.data(), dirty.dv.bytes.data(), far) == 0);
+}
+
+// Values that are not finite reach whoever sees them, and nobody else.
+void strange_values_are_seen(DType dtype) {
+  const Setting s{.queries = 70, .keys = 70, .heads = 1, .kv_heads = 1, .dtype = dtype};
+  Data d(s);
+  Result clean = run(s, d, 1);
+  set(d.v, 20 * s.width + 3, INFINITY);
+  set(d.g, 30 * s.width + 5, NAN);
+  Result r = run(s, d, 1);
+  for (int64_t i = 0; i < s.queries; ++i)
+    for (int64_t e = 0; e < s.width; ++e) {
+      const float x = value(r.o, i * s.width + e);
+      CHECK(e == 3 && i >= 20 ? x == INFINITY : x == value(clean.o, i * s.width + e));
+      const float y = value(r.dv, i * s.width + e);
+      CHECK(e == 5 && i <= 30 ? std::isnan(y) : y == value(clean.dv, i * s.width + e));
+    }
 }
 
 void refuses() {
@@ -231,10 +275,15 @@ int body() {
                        .softcap = 3,
                        .alibi = true});
   is_right_and_steady({.queries = 129, .keys = 100, .causal = false, .window = 20, .alibi = true});
+  is_right_and_steady({.queries = 40, .keys = 1100, .heads = 1, .kv_heads = 1, .depth = 256, .width = 256});
   is_right_and_steady({.queries = 0, .keys = 5});
   is_right_and_steady({.queries = 5, .keys = 0});
-  does_not_see_its_neighbours();
-  hidden_values_stay_hidden();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    does_not_see_its_neighbours(dtype);
+    hidden_values_stay_hidden(dtype, NAN);
+    hidden_values_stay_hidden(dtype, INFINITY);
+    strange_values_are_seen(dtype);
+  }
   refuses();
   return check_result();
 }

@@ -92,7 +92,7 @@ inline bool run_kernel(const char* name, std::vector<Array*> in, std::vector<Arr
 inline int each_isa(int (*body)()) {
   if (std::getenv("TRIVET_ISA")) return body();
   int runs = 0, failures = 0;
-  for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::neon}) {
+  for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::amx, Isa::neon}) {
     if (!is_usable(isa)) continue;
     ++runs;
     std::fflush(nullptr);

@@ -61,7 +61,8 @@ class LlamaCpp:
     def feed(self, tokens: list[int]) -> None:
         for at in range(0, len(tokens), 512):
             part = tokens[at : at + 512]
-            batch = self.api.llama_batch_get_one((ctypes.c_int32 * len(part))(*part), len(part))
+            held = (ctypes.c_int32 * len(part))(*part)
+            batch = self.api.llama_batch_get_one(held, len(part))
             if self.api.llama_decode(self.context, batch) != 0:
                 raise SystemExit("llama_decode failed")
         self.api.llama_get_logits(self.context)  # waits for them

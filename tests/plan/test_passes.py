@@ -6,6 +6,7 @@ from trivet import graph, ops
 from trivet.dtypes import f16, f32, i32
 from trivet.graph import Graph
 from trivet.plan import rebuilt, rewrite, signature
+from trivet.plan.passes import side_by_side
 
 
 def leaf(name="x", shape=(4, 8), dtype=f32):
@@ -85,3 +86,20 @@ def test_signatures_tell_graphs_apart():
         Graph({"y": ops.add(x, np.float32([1.0]))}),
     ]
     assert len({signature(g) for g in graphs}) == len(graphs)
+
+
+def test_products_with_one_input_come_together():
+    x = ops.neg(leaf())
+    a, b, c = (ops.linear(x, graph.weight(n, (6, 8), f32)) for n in "abc")
+    late = ops.linear(x, ops.exp(graph.weight("d", (6, 8), f32)))  # its weight is made on the way
+    y = ops.add(ops.mul(ops.exp(a), ops.exp(b)), ops.add(c, late))
+    before = Graph({"y": y}).nodes()
+    after = side_by_side(before)
+    assert set(after) == set(before)
+    assert len(after) == len(before)
+    at = {node: i for i, node in enumerate(after)}
+    assert all(at[i] < at[node] for node in after for i in node.inputs)
+    calls = [n for n in after if n.op not in graph.LEAVES]
+    first = calls.index(a)
+    assert calls[first : first + 3] == [a, b, c]
+    assert calls.index(late) > first + 2

@@ -11,7 +11,7 @@ from trivet.dtypes import DType
 from trivet.errors import InputError, ShapeError, UnsupportedError
 from trivet.graph import LEAVES, Dim, Graph, Node
 from trivet.ops.table import TABLE, Row
-from trivet.plan.passes import deduplicate
+from trivet.plan.passes import deduplicate, side_by_side
 from trivet.plan.structure import LARGEST_DIM, LARGEST_VALUE, MAX_RANK, Attr, Kind, Op, Plan, Value
 
 #: attributes that the shape of the output says already; that shape may be symbolic, an attribute may not
@@ -22,7 +22,7 @@ def build(graph: Graph, dims: Mapping[str, tuple[int, int]] | None = None, name:
     """The plan of a graph. `dims` bounds each symbolic dimension: smallest and largest. A row that writes
     into an input (KV append) is given a copy where the old value is still needed."""
     graph = deduplicate(graph)
-    nodes = graph.nodes()
+    nodes = side_by_side(graph.nodes())
     bounds = _bounds(nodes, dims or {})
     values: list[Value] = []
     ops: list[Op] = []

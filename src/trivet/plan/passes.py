@@ -67,6 +67,21 @@ def deduplicate(graph: Graph) -> Graph:
     return rewrite_graph(graph, rule)
 
 
+def side_by_side(nodes: Sequence[Node]) -> list[Node]:
+    """The same nodes in an order as good, with the `linear` calls on one input together, where the first of
+    them is: the core makes one piece of work of them. Nodes come and go inputs before users."""
+    siblings: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op == "linear" and all(n.op in LEAVES for n in node.inputs[1:]):
+            siblings.setdefault(node.inputs[0], []).append(node)
+    order: dict[Node, None] = {}
+    for node in nodes:
+        group = siblings.get(node.inputs[0], []) if node.op == "linear" else []
+        for member in group if node in group else [node]:
+            order.update(dict.fromkeys((*member.inputs[1:], member) if group else (member,)))
+    return list(order)
+
+
 def _pick(made: Node | tuple[Node, ...], index: int) -> Node:
     if isinstance(made, tuple):
         return made[index]

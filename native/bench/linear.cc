@@ -1,11 +1,13 @@
 // The linear kernel at SmolLM2-135M's shapes: GB/s of weights read for few tokens, beside what merely reading
 // them takes in the same minute; GOP/s for many.
-// usage: bench_linear [dtype ...]
+// usage: bench_linear [dtype ...]   a weight's dtype, with activations of f32, or bf16:bf16, activations
+// first
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "kernels/kernel.h"
@@ -91,11 +93,10 @@ double usual(std::vector<double>& times) {
 }
 
 // Seconds of a call, going round `copies` different weights so that they come from memory.
-Times measure(const tv::Kernel& kernel, tv::DType dtype, int64_t t, int64_t n, int64_t k,
+Times measure(const tv::Kernel& kernel, tv::DType x_dtype, tv::DType dtype, int64_t t, int64_t n, int64_t k,
               tv::ThreadPool& pool, int copies, size_t* bytes) {
   Aligned x(static_cast<size_t>(t * k) * 4), out(static_cast<size_t>(t * n) * 4);
-  for (int64_t i = 0; i < t * k; ++i)
-    static_cast<float*>(x.data)[i] = static_cast<float>(i % 37) * 0.1f - 1.8f;
+  fill(x_dtype, x.data, static_cast<size_t>(t * k * tv::traits(x_dtype)->nbytes));
   tv::View weight = view(nullptr, dtype, n, k);
   Aligned raw(weight.nbytes());
   fill(dtype, raw.data, weight.nbytes());
@@ -106,8 +107,8 @@ Times measure(const tv::Kernel& kernel, tv::DType dtype, int64_t t, int64_t n, i
     prepared.push_back(huge_pages(*bytes));
     kernel.prepare(weight, prepared.back(), pool);
   }
-  const tv::View in[2] = {view(x.data, tv::DType::f32, t, k), weight};
-  tv::View result = view(out.data, tv::DType::f32, t, n);
+  const tv::View in[2] = {view(x.data, x_dtype, t, k), weight};
+  tv::View result = view(out.data, x_dtype, t, n);
   const tv::Attrs attrs;
   int fault = 0;
   tv::Call call = {"linear", in, 2, &result, 1, &attrs, &pool, nullptr, prepared[0], &fault};
@@ -129,38 +130,46 @@ Times measure(const tv::Kernel& kernel, tv::DType dtype, int64_t t, int64_t n, i
   return times;
 }
 
+bool wanted(tv::DType x, tv::DType w, int argc, char** argv) {
+  const std::string weight = tv::traits(w)->name;
+  const std::string name = x == tv::DType::f32 ? weight : tv::traits(x)->name + (":" + weight);
+  return (argc == 1 && x == tv::DType::f32) || std::find(argv + 1, argv + argc, name) != argv + argc;
+}
+
+void line(const tv::Kernel& kernel, tv::DType x, const tv::DTypeTraits& type, int64_t n, int64_t k,
+          tv::ThreadPool& pool) {
+  std::printf("%d threads  %4s:%-6s  %5lld x %-4lld", pool.size(), tv::traits(x)->name, type.name,
+              static_cast<long long>(n), static_cast<long long>(k));
+  for (int64_t t : {1, 4, 64, 512}) {
+    if (k % type.block != 0) continue;
+    size_t bytes = 0;
+    const int64_t memory = int64_t{200} << 20;
+    const int copies = t > 4 ? 2 : static_cast<int>(1 + memory / (n * k));
+    const Times s = measure(kernel, x, type.dtype, t, n, k, pool, copies, &bytes);
+    if (t <= 4)
+      std::printf("   T=%lld %5.1f GB/s (%3.0f %% of %5.1f)", static_cast<long long>(t),
+                  static_cast<double>(bytes) / s.kernel * 1e-9, 100 * s.reading / s.kernel,
+                  static_cast<double>(bytes) / s.reading * 1e-9);
+    else
+      std::printf("   T=%lld %6.1f GOP/s", static_cast<long long>(t),
+                  2e-9 * static_cast<double>(t * n * k) / s.kernel);
+  }
+  std::printf("\n");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int64_t shapes[][2] = {{192, 576}, {576, 576}, {1536, 576}, {576, 1536}, {49152, 576}};
   for (int threads : {1, 2}) {
     tv::ThreadPool pool(threads);
-    for (const tv::DTypeTraits& type : tv::kDTypes) {
-      bool wanted = argc == 1;
-      for (int i = 1; i < argc; ++i) wanted = wanted || std::strcmp(argv[i], type.name) == 0;
-      const tv::DType in[2] = {tv::DType::f32, type.dtype}, out[1] = {tv::DType::f32};
-      const tv::Kernel* kernel = tv::find_kernel("linear", in, 2, out, 1);
-      if (!wanted || kernel == nullptr) continue;
-      for (const auto& [n, k] : shapes) {
-        std::printf("%d threads  %-6s  %5lld x %-4lld", threads, type.name, static_cast<long long>(n),
-                    static_cast<long long>(k));
-        for (int64_t t : {1, 4, 64, 256}) {
-          if (k % type.block != 0) continue;
-          size_t bytes = 0;
-          const int64_t memory = int64_t{200} << 20;
-          const int copies = t > 4 ? 2 : static_cast<int>(1 + memory / (n * k));
-          const Times s = measure(*kernel, type.dtype, t, n, k, pool, copies, &bytes);
-          if (t <= 4)
-            std::printf("   T=%lld %5.1f GB/s (%3.0f %% of %5.1f)", static_cast<long long>(t),
-                        static_cast<double>(bytes) / s.kernel * 1e-9, 100 * s.reading / s.kernel,
-                        static_cast<double>(bytes) / s.reading * 1e-9);
-          else
-            std::printf("   T=%lld %6.1f GOP/s", static_cast<long long>(t),
-                        2e-9 * static_cast<double>(t * n * k) / s.kernel);
-        }
-        std::printf("\n");
+    for (tv::DType x : {tv::DType::f32, tv::DType::f16, tv::DType::bf16})
+      for (const tv::DTypeTraits& type : tv::kDTypes) {
+        const tv::DType in[2] = {x, type.dtype}, out[1] = {x};
+        const tv::Kernel* kernel = tv::find_kernel("linear", in, 2, out, 1);
+        if (kernel == nullptr || !wanted(x, type.dtype, argc, argv)) continue;
+        for (const auto& [n, k] : shapes) line(*kernel, x, type, n, k, pool);
       }
-    }
   }
   return 0;
 }

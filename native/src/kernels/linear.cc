@@ -1,20 +1,24 @@
 // linear: out[..., N] = x[..., K] * w[N, K]^T (+ bias[N]).  linear_input_grad: out[..., K] = g[..., N] * w[N,
 // K].
 //
-// dtypes        x, g, bias, out f32; w any packed format, f32, f16 or bf16
+// dtypes        w any packed format, f32, f16 or bf16; x, bias and out f32, or with dense w one of f16 and
+//               bf16; g and its out f32
 // max error     packed w: 2^-15 of the largest |x| of each block of 32, times |w|, plus f32 rounding;
-//               dense w and linear_input_grad: f32 rounding of a chain of fused multiply-adds in order
+//               dense w and linear_input_grad: f32 rounding of a chain of fused multiply-adds in order;
+//               with AMX and 16-bit w, f32 x is rounded to 16 bits first: 2^-17 |x| |w| more
 // valid range   all floats; a row of x with an infinity or NaN gives a row of NaN with packed w, and blocks
-// whose
-//               largest |x| is under 2^-100 have an absolute error instead, of 2^-120 for weights near 1
+//               whose largest |x| is under 2^-100 have an absolute error instead, of 2^-120 for weights near
+//               1. Dense with AMX: infinities come out as infinities or NaN, as does an |x| or |w| over
+//               2^128 - 2^119; terms under 2^-126, and of f32 what is under 2^-126, are zero
 // layout        K divides by 32 (and by the format's block) for packed w, any K for dense
 // The bits of an output depend only on its row of x, its row of w (linear_input_grad: column) and K: never on
 // the other tokens, on the threads, or on whether the weight came arranged.
 #include "core/cpu.h"
 #include "kernels/checks.h"
-#include "kernels/linear_float.h"
-#include "kernels/linear_packed.h"
+#include "kernels/linear_cut.h"
+#include "kernels/linear_dense.h"
 #ifdef TV_HAS_AMX
+#include "kernels/tuned/dense_amx.h"
 #include "kernels/tuned/linear_amx.h"
 #endif
 
@@ -22,16 +26,14 @@ namespace tv::TV_ISA {
 namespace {
 
 constexpr int64_t kTokenBlock = 256;  // tokens whose quantised rows are held at a time
-constexpr int64_t kStream = 65536;    // bytes of weights a thread should read in one go
 constexpr int64_t kTokenRound = 8;    // their number is rounded up to this in scratch
 
-bool is_weight(DType dtype) {
-  return is_packed(dtype) || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
+bool is_weight(DType dtype) { return is_packed(dtype) || is_dense_weight(dtype); }
 
 bool accept_linear(const DType* in, int n_in, const DType* out, int n_out) {
-  return (n_in == 2 || n_in == 3) && n_out == 1 && in[0] == DType::f32 && is_weight(in[1]) &&
-         (n_in == 2 || in[2] == DType::f32) && out[0] == DType::f32;
+  return (n_in == 2 || n_in == 3) && n_out == 1 && is_weight(in[1]) &&
+         (in[0] == DType::f32 || (is_dense_weight(in[0]) && is_dense_weight(in[1]))) &&
+         (n_in == 2 || in[2] == in[0]) && out[0] == in[0];
 }
 
 bool accept_input_grad(const DType* in, int n_in, const DType* out, int n_out) {
@@ -70,112 +72,25 @@ void check_input_grad(const Call& call) {
   check_rows(call, call.in[1].dim(0), call.in[1].dim(1));
 }
 
-// --- the arranged copy
-// --------------------------------------------------------------------------------------
+// --- packed weights
+// ----------------------------------------------------------------------------------------
 
-int64_t strips_of(int64_t n) { return (n + kStrip - 1) / kStrip; }
-
-int64_t strip_bytes(DType dtype, int64_t k) {
-  int64_t bytes = k * kStrip * (dtype == DType::f32 ? 4 : 2);
-  with_block(dtype, [&]<class Block>() { bytes = Arranged<Block>::strip_bytes(k); });
-  return bytes;
-}
-
-void arrange(const View& w, int64_t first, void* strip) {
-  const int64_t n = w.dim(0), k = w.dim(1);
-  switch (w.dtype) {
-    case DType::f32: return arrange_dense_strip<DenseF32>(w.data, n, k, first, strip);
-    case DType::f16: return arrange_dense_strip<DenseF16>(w.data, n, k, first, strip);
-    case DType::bf16: return arrange_dense_strip<DenseBf16>(w.data, n, k, first, strip);
-    default: break;
-  }
-  with_block(w.dtype,
-             [&]<class Block>() { arrange_strip<Block>(w.data, n, k, first, static_cast<uint8_t*>(strip)); });
-}
-
-size_t prepared_bytes(const View& w) {
-  return w.rank == 2 && is_weight(w.dtype)
-             ? static_cast<size_t>(strips_of(w.dim(0)) * strip_bytes(w.dtype, w.dim(1)))
-             : 0;
-}
-
-void prepare(const View& w, void* prepared, ThreadPool& pool) {
-  const int64_t bytes = strip_bytes(w.dtype, w.dim(1));
-  pool.parallel_for(strips_of(w.dim(0)), 4, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) arrange(w, s * kStrip, static_cast<char*>(prepared) + s * bytes);
-  });
-}
-
-// --- running
-// ------------------------------------------------------------------------------------------------
-
-// How a call is cut: `grain` strips at a time.
-struct Cut {
-  int64_t strips, bytes, grain;
-  int64_t chunks() const { return grain == 0 ? 0 : (strips + grain - 1) / grain; }
-};
-
-Cut cut(const Call& call) {
-  const View& w = call.in[1];
-  Cut c = {strips_of(w.dim(0)), strip_bytes(w.dtype, w.dim(1)), 0};
-  const int64_t threads = call.pool->size();
-  // Few tokens: memory-bound, so each thread streams long pieces. Many: small pieces balance better.
-  int64_t rounds = call.in[0].rows() >= 8 ? 8 : c.strips * c.bytes / (threads * kStream);
-  rounds = rounds < 1 ? 1 : rounds > 8 ? 8 : rounds;
-  c.grain = (c.strips + threads * rounds - 1) / (threads * rounds);
-  if (c.grain % 2 == 1 && c.grain > 1) ++c.grain;  // dense kernels take strips in pairs
-  return c;
-}
-
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
-// Scratch: codes and scales of a token block (packed weights), then a strip or two per chunk if unprepared.
 int64_t quantised_bytes(const Call& call) {
   const View& x = call.in[0];
-  if (!is_packed(call.in[1].dtype)) return 0;
   const int64_t tokens = round_up(x.rows() < kTokenBlock ? x.rows() : kTokenBlock, kTokenRound);
   return tokens * (x.dim(-1) / kQuantBlock) *
          static_cast<int64_t>(kQuantBlock * sizeof(int16_t) + sizeof(TokenScale));
 }
 
-int64_t chunk_bytes(const Cut& c) { return round_up(c.bytes * kTileStrips, 64); }
-
-size_t scratch_linear(const Call& call) {
-  int64_t bytes = round_up(quantised_bytes(call), 64);
-  if (call.prepared == nullptr) {
-    const Cut c = cut(call);
-    bytes += c.chunks() * chunk_bytes(c);
-  }
-  return static_cast<size_t>(bytes);
-}
-
-// The strips of a chunk, arranged: `count` of them from s, from the prepared copy or made now in the chunk's
-// own scratch.
-const uint8_t* strips_at(const Call& call, const Cut& c, int64_t s, int64_t count) {
-  if (call.prepared) return static_cast<const uint8_t*>(call.prepared) + s * c.bytes;
-  uint8_t* own = static_cast<uint8_t*>(call.scratch) + round_up(quantised_bytes(call), 64) +
-                 s / c.grain * chunk_bytes(c);
-  for (int64_t i = 0; i < count; ++i) arrange(call.in[1], (s + i) * kStrip, own + i * c.bytes);
-  return own;
-}
-
-// 16 results of one token into the output row, with the bias.
-void put(const Call& call, int64_t token, int64_t strip, const float* acc) {
-  const int64_t n = call.in[1].dim(0), first = strip * kStrip;
-  float* out = call.out[0].as<float>() + token * n + first;
-  const float* bias = call.n_in == 3 ? call.in[2].as<float>() + first : nullptr;
-  for (int64_t i = 0; i < kStrip && first + i < n; i += kLanes) {
-    const int count = n - first - i < kLanes ? static_cast<int>(n - first - i) : kLanes;
-    const F32 sum = load(acc + i);
-    store_partial(out + i, bias ? sum + load_partial(bias + i, count) : sum, count);
-  }
+Cut packed_cut(const Call& call, int64_t at_once) {
+  return cut(call, strip_form(call.in[1]), quantised_bytes(call), at_once);
 }
 
 template <class Block>
 void run_packed(const Call& call) {
   const View &x = call.in[0], &w = call.in[1];
   const int64_t tokens = x.rows(), k = w.dim(1);
-  const Cut c = cut(call);
+  const Cut c = packed_cut(call, 1);
   auto* codes = static_cast<int16_t*>(call.scratch);
   for (int64_t first = 0; first < tokens; first += kTokenBlock) {
     const int64_t held = tokens - first < kTokenBlock ? tokens - first : kTokenBlock;
@@ -185,14 +100,14 @@ void run_packed(const Call& call) {
         quantise_row(x.as<float>() + (first + t) * k, k, held, Arranged<Block>::kOffset,
                      Arranged<Block>::kHalves, codes + t * kQuantBlock, scales + t);
     });
-    call.pool->parallel_for(c.strips, c.grain, [&](int64_t begin, int64_t end) {
+    call.pool->parallel_for(c.units, c.grain, [&](int64_t begin, int64_t end) {
       alignas(64) float acc[kTokenTile * kStrip];
       for (int64_t s = begin; s < end; ++s) {
-        const uint8_t* strip = strips_at(call, c, s, 1);
+        const uint8_t* strip = units_at(call, c, s, 1);
         for (int64_t t = 0; t < held; t += kTokenTile) {
           const int count = held - t < kTokenTile ? static_cast<int>(held - t) : kTokenTile;
           multiply_strip<Block>(strip, k, codes + t * kQuantBlock, scales + t, held, count, acc);
-          for (int i = 0; i < count; ++i) put(call, first + t + i, s, acc + i * kStrip);
+          for (int i = 0; i < count; ++i) put(call, first + t + i, s * kStrip, kStrip, acc + i * kStrip);
         }
       }
     });
@@ -212,8 +127,8 @@ void run_tile_strips(const Call& call, const Cut& c, int64_t s, int64_t end, int
   TileBlock<Block> unpacked[2][kSlab];
   alignas(64) float acc[kTokenBlock / kTokenGroup][2 * kWidth];
   std::memset(acc, 0, static_cast<size_t>((held + kTokenGroup - 1) / kTokenGroup) * sizeof *acc);
-  const uint8_t* at[2] = {strips_at(call, c, s, strips), nullptr};
-  at[1] = at[0] + (strips - 1) * c.bytes;
+  const uint8_t* at[2] = {units_at(call, c, s, strips), nullptr};
+  at[1] = at[0] + (strips - 1) * c.form.bytes;
   for (int64_t b = 0; b < blocks; b += kSlab) {
     const int64_t count = blocks - b < kSlab ? blocks - b : kSlab;
     for (int i = 0; i < 2; ++i) at[i] = unpack_tiles<Block>(at[i], count, unpacked[i]);
@@ -224,7 +139,8 @@ void run_tile_strips(const Call& call, const Cut& c, int64_t s, int64_t end, int
   }
   for (int64_t t = 0; t < held; ++t)
     for (int64_t i = 0; i < strips; ++i)
-      put(call, first + t, s + i, acc[t / kTokenGroup] + i * kWidth + t % kTokenGroup * kStrip);
+      put(call, first + t, (s + i) * kStrip, kStrip,
+          acc[t / kTokenGroup] + i * kWidth + t % kTokenGroup * kStrip);
 }
 
 // Codes and scales of a group of tokens, as tiles want them; those past the last token are zero.
@@ -245,8 +161,7 @@ void run_tiles(const Call& call) {
   const View &x = call.in[0], &w = call.in[1];
   const int64_t tokens = x.rows(), k = w.dim(1), blocks = k / kQuantBlock;
   if (tokens <= kFewTokens) return run_packed<Block>(call);
-  Cut c = cut(call);
-  c.grain += c.grain % 2;
+  const Cut c = packed_cut(call, 2);
   auto* codes = static_cast<int16_t*>(call.scratch);
   for (int64_t first = 0; first < tokens; first += kTokenBlock) {
     const int64_t held = tokens - first < kTokenBlock ? tokens - first : kTokenBlock;
@@ -258,7 +173,7 @@ void run_tiles(const Call& call) {
                        Arranged<Block>::kOffset, Arranged<Block>::kHalves, codes + t * k,
                        scales + t * blocks);
     });
-    call.pool->parallel_for(c.strips, c.grain, [&](int64_t begin, int64_t end) {
+    call.pool->parallel_for(c.units, c.grain, [&](int64_t begin, int64_t end) {
       const Tiles tiles;
       for (int64_t s = begin; s < end; s += 2)
         run_tile_strips<Block>(call, c, s, end, first, held, codes, scales);
@@ -268,49 +183,52 @@ void run_tiles(const Call& call) {
 
 #endif
 
-template <class Dense>
-void run_dense(const Call& call) {
-  using E = typename Dense::Element;
-  const View &x = call.in[0], &w = call.in[1];
-  const int64_t tokens = x.rows(), k = w.dim(1);
-  const Cut c = cut(call);
-  call.pool->parallel_for(c.strips, c.grain, [&](int64_t begin, int64_t end) {
-    constexpr int kWidth = kTileStrips * kStrip;
-    constexpr int64_t kTile = 4 * kTileTokens;
-    alignas(64) float acc[kTile * kWidth];
-    for (int64_t s = begin; s < end; s += kTileStrips) {
-      const int64_t strips = end - s < kTileStrips ? end - s : kTileStrips;
-      const E* at = reinterpret_cast<const E*>(strips_at(call, c, s, strips));
-      for (int64_t t = 0; t < tokens; t += kTile) {
-        const int64_t count = tokens - t < kTile ? tokens - t : kTile;
-        const float* rows = x.as<float>() + t * k;
-        if (strips == kTileStrips)
-          multiply_dense_tokens<Dense, kTileStrips>(at, kStrip, k * kStrip, rows, k, k, count, true, acc,
-                                                    kWidth);
-        else
-          multiply_dense_tokens<Dense, 1>(at, kStrip, k * kStrip, rows, k, k, count, true, acc, kWidth);
-        for (int64_t i = 0; i < count; ++i)
-          for (int64_t j = 0; j < strips; ++j) put(call, t + i, s + j, acc + i * kWidth + j * kStrip);
-      }
-    }
-  });
-}
+// --- the row
+// -------------------------------------------------------------------------------------------
 
 void run_linear(const Call& call) {
   if (call.out[0].size() == 0) return;
-  switch (call.in[1].dtype) {
-    case DType::f32: return run_dense<DenseF32>(call);
-    case DType::f16: return run_dense<DenseF16>(call);
-    case DType::bf16: return run_dense<DenseBf16>(call);
-    default: break;
-  }
-  with_block(call.in[1].dtype, [&]<class Block>() { run_packed<Block>(call); });
+  if (!with_dense(call.in[1].dtype, [&]<class Dense>() { run_dense<Dense>(call); }))
+    with_block(call.in[1].dtype, [&]<class Block>() { run_packed<Block>(call); });
+}
+
+size_t scratch_linear(const Call& call) {
+  const bool packed = is_packed(call.in[1].dtype);
+  return (packed ? packed_cut(call, 1) : dense_cut(call)).scratch(call);
+}
+
+size_t prepared_bytes(const View& w) {
+  if (w.rank != 2 || !is_weight(w.dtype)) return 0;
+  const Form form = strip_form(w);
+  return static_cast<size_t>(form.units(w) * form.bytes);
+}
+
+void prepare(const View& w, void* prepared, ThreadPool& pool) {
+  arrange_all(strip_form(w), w, prepared, pool);
 }
 
 #ifdef TV_HAS_AMX
+
 void run_linear_amx(const Call& call) {
-  if (call.out[0].size() == 0 || !is_packed(call.in[1].dtype)) return run_linear(call);
-  with_block(call.in[1].dtype, [&]<class Block>() { run_tiles<Block>(call); });
+  if (call.out[0].size() == 0) return;
+  if (is_packed(call.in[1].dtype))
+    with_block(call.in[1].dtype, [&]<class Block>() { run_tiles<Block>(call); });
+  else
+    run_dense_tiles(call);
+}
+
+size_t scratch_linear_amx(const Call& call) {
+  return is_packed(call.in[1].dtype) ? packed_cut(call, 2).scratch(call) : tile_cut(call).scratch(call);
+}
+
+size_t prepared_bytes_amx(const View& w) {
+  if (w.rank != 2 || !is_dense_weight(w.dtype)) return prepared_bytes(w);
+  const Form form = pair_form(w);
+  return static_cast<size_t>(form.units(w) * form.bytes);
+}
+
+void prepare_amx(const View& w, void* prepared, ThreadPool& pool) {
+  arrange_all(is_packed(w.dtype) ? strip_form(w) : pair_form(w), w, prepared, pool);
 }
 
 #endif
@@ -370,7 +288,8 @@ TV_KERNELS(linear,
 
 #ifdef TV_HAS_AMX
 TV_KERNELS(linear_amx,
-           {"linear", accept_linear, check_linear, run_linear_amx, scratch_linear, prepared_bytes, prepare},
+           {"linear", accept_linear, check_linear, run_linear_amx, scratch_linear_amx, prepared_bytes_amx,
+            prepare_amx},
            {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
 #endif
 

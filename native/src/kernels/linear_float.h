@@ -27,6 +27,21 @@ struct DenseBf16 {
   TV_INLINE F32 load_lanes(const uint16_t* p) { return load_bf16(p); }
 };
 
+inline bool is_dense_weight(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+// Calls f.template operator()<Dense>() for a dense dtype; false for any other.
+template <class F>
+bool with_dense(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32: f.template operator()<DenseF32>(); return true;
+    case DType::f16: f.template operator()<DenseF16>(); return true;
+    case DType::bf16: f.template operator()<DenseBf16>(); return true;
+    default: return false;
+  }
+}
+
 // How many tokens share a load of weights, and how many vectors of outputs: what the registers hold.
 #if defined(TV_ISA_AVX512)
 constexpr int kTileTokens = 12, kTileStrips = 2;

@@ -130,8 +130,9 @@ bool same_bits(const Floats& a, const Floats& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// What a block of 32 activations may be off by: 2^-15 of its largest, and f32 rounding of the sums.
-double bound(const float* x, const float* w, int64_t k, bool packed) {
+// What a block of 32 activations may be off by: 2^-15 of its largest, and f32 rounding of the sums. With a
+// 16-bit weight activations may be rounded to 16 bits.
+double bound(const float* x, const float* w, int64_t k, tv::DType weight) {
   double quantisation = 0, magnitude = 0;
   for (int64_t b = 0; b < k; b += 32) {
     double largest = 0, weights = 0;
@@ -144,8 +145,9 @@ double bound(const float* x, const float* w, int64_t k, bool packed) {
   }
   // Codes and minima cancel, so the terms of a packed sum are larger than the products: a hundredfold at most
   // here.
-  return packed ? 1.001 * quantisation + magnitude * 1e-4
-                : magnitude * static_cast<double>(k) * 0x1p-24 + 1e-30;
+  if (tv::is_packed(weight)) return 1.001 * quantisation + magnitude * 1e-4;
+  return magnitude * (static_cast<double>(k + 4) * 0x1p-24 + (weight == tv::DType::f32 ? 0 : 0x1p-17)) +
+         1e-30;
 }
 
 void accuracy(const IsaTables& isa, tv::DType dtype, int64_t t, int64_t n, int64_t k) {
@@ -160,7 +162,7 @@ void accuracy(const IsaTables& isa, tv::DType dtype, int64_t t, int64_t n, int64
       double exact = bias[static_cast<size_t>(j)];
       for (int64_t l = 0; l < k; ++l) exact += static_cast<double>(a[l]) * b[l];
       const double error = std::fabs(out[static_cast<size_t>(i * n + j)] - exact);
-      CHECK(error <= bound(a, b, k, tv::is_packed(dtype)) + std::fabs(exact) * 0x1p-22);
+      CHECK(error <= bound(a, b, k, dtype) + std::fabs(exact) * 0x1p-22);
     }
 }
 
@@ -246,7 +248,7 @@ void extreme_activations(const IsaTables& isa, tv::DType dtype) {
       }
       // The scales are subnormal for the smallest: off by 2^-149 for a code product of up to 4096 * 16383.
       const double tiny = (weights + 4096.0 * k) * 16384 * 0x1p-149;
-      CHECK(std::fabs(out[static_cast<size_t>(j)] - exact) <= bound(x.data(), b, k, true) + tiny);
+      CHECK(std::fabs(out[static_cast<size_t>(j)] - exact) <= bound(x.data(), b, k, tv::DType::q4_0) + tiny);
     }
   }
 }

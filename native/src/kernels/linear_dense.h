@@ -1,0 +1,77 @@
+// linear with dense weights by f32 fused multiply-adds: 16-bit weights widen on the way to the registers, and
+// 16-bit activations a block of tokens at a time.
+//
+// bf16 dot instructions are not used: f32 activations are two bf16 planes, and two dots take what the
+// multiply-adds do, with less accuracy.
+#pragma once
+
+#include "kernels/linear_cut.h"
+
+namespace tv::TV_ISA {
+namespace {
+
+constexpr int64_t kWideTokens = 128;  // 16-bit tokens that are widened at a time
+
+inline Cut dense_cut(const Call& call) {
+  const View& x = call.in[0];
+  const int64_t wide = x.rows() < kWideTokens ? x.rows() : kWideTokens;
+  const int64_t x_bytes = x.dtype == DType::f32 ? 0 : wide * x.dim(-1) * int64_t{sizeof(float)};
+  return cut(call, strip_form(call.in[1]), x_bytes, kTileStrips);
+}
+
+inline void widen_row(DType dtype, const uint16_t* from, int64_t k, float* to) {
+  for (int64_t i = 0; i < k; i += kLanes) {
+    const int count = k - i < kLanes ? static_cast<int>(k - i) : kLanes;
+    store_partial(to + i, load_some(dtype, from, i, count), count);
+  }
+}
+
+// Strips s .. s + strips - 1 times `count` tokens, the first of which is `first` and stands at x.
+template <class Dense, int kStrips>
+void run_dense_strips(const Call& call, const typename Dense::Element* w, int64_t s, const float* x,
+                      int64_t first, int64_t count) {
+  constexpr int64_t kTile = 4 * kTileTokens, kWidth = kStrips * kStrip;
+  alignas(64) float acc[kTile * kWidth];
+  const int64_t k = call.in[1].dim(1);
+  for (int64_t t = 0; t < count; t += kTile) {
+    const int64_t held = count - t < kTile ? count - t : kTile;
+    multiply_dense_tokens<Dense, kStrips>(w, kStrip, k * kStrip, x + t * k, k, k, held, true, acc, kWidth);
+    for (int64_t i = 0; i < held; ++i) put(call, first + t + i, s * kStrip, kWidth, acc + i * kWidth);
+  }
+}
+
+// All strips times a block of tokens.
+template <class Dense>
+void run_dense_block(const Call& call, const Cut& c, const float* x, int64_t first, int64_t count) {
+  using E = typename Dense::Element;
+  call.pool->parallel_for(c.units, c.grain, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; s += kTileStrips) {
+      const int64_t strips = end - s < kTileStrips ? end - s : kTileStrips;
+      const E* w = reinterpret_cast<const E*>(units_at(call, c, s, strips));
+      if (strips == kTileStrips)
+        run_dense_strips<Dense, kTileStrips>(call, w, s, x, first, count);
+      else
+        run_dense_strips<Dense, 1>(call, w, s, x, first, count);
+    }
+  });
+}
+
+template <class Dense>
+void run_dense(const Call& call) {
+  const View& x = call.in[0];
+  const int64_t tokens = x.rows(), k = x.dim(-1);
+  const Cut c = dense_cut(call);
+  if (x.dtype == DType::f32) return run_dense_block<Dense>(call, c, x.as<float>(), 0, tokens);
+  auto* wide = static_cast<float*>(call.scratch);
+  for (int64_t first = 0; first < tokens; first += kWideTokens) {
+    const int64_t held = tokens - first < kWideTokens ? tokens - first : kWideTokens;
+    call.pool->parallel_for(held, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t)
+        widen_row(x.dtype, x.as<uint16_t>() + (first + t) * k, k, wide + t * k);
+    });
+    run_dense_block<Dense>(call, c, wide, first, held);
+  }
+}
+
+}  // namespace
+}  // namespace tv::TV_ISA

@@ -1,0 +1,437 @@
+// Dense weights times tokens by AMX bf16 tiles, for f32, f16 and bf16 on both sides.
+//
+// A float is a sum of bf16 planes, each of them what the ones before leave, rounded: bf16 is one plane, f16
+// two, f32 three, all exactly; f32 activations of a 16-bit weight are cut to two, which is off by 2^-17.
+// Of f32 times f32 the products of planes i and j with i + j > 2 are left out, which are under 2^-24.
+//
+// Tokens stand in groups of up to 16, as [group][k / 32][plane][token][32] bf16; weights in pairs of strips
+// of 16 rows, as [k / 32][2][1024 bytes of bf16, 2048 of f32] with 16 rows side by side: bf16 as tiles want
+// it, [k / 2][16][2], the others as [k][16]. Both are padded with zeros. Each plane of a token has a sum of
+// its own, which begins at zero, takes the blocks of 32 k in order and in a block the planes of w from the
+// last to the first; the sums of the planes are added in the end, the last two first. That is the same for
+// any number of tokens, and so are the bits.
+#pragma once
+
+#include "kernels/linear_cut.h"
+#include "kernels/tuned/linear_amx.h"
+
+#define TV_AMX_BF16 __attribute__((target("amx-tile,amx-int8,amx-bf16,avx512bf16")))
+
+namespace tv::TV_ISA {
+namespace {
+
+constexpr int kGroupRows = 16;  // tokens in a tile
+constexpr int kPairRows = 32;   // weight rows in a pair of strips
+constexpr int kDepth = 32;      // k in a tile
+constexpr int kTileBytes = 1024;
+constexpr int kFarAhead = 8192, kAhead = 4096;  // bytes of weights prefetched, as they are and to be unpacked
+
+template <int kSum, int kWeights, int kTokens>
+TV_AMX_BF16 TV_INLINE void tile_multiply_bf16() {
+  __asm__ volatile("tdpbf16ps %%tmm%c1, %%tmm%c2, %%tmm%c0" ::"i"(kSum), "i"(kWeights), "i"(kTokens));
+}
+template <int kTile>
+TV_AMX TV_INLINE void tile_zero() {
+  __asm__ volatile("tilezero %%tmm%c0" ::"i"(kTile));
+}
+
+// The calling thread's tile registers, shaped while this lives: sums and tokens have `tokens` rows, weights
+// 16, the latter in the last register or in the last two.
+class DenseTiles {
+ public:
+  TV_AMX DenseTiles(int64_t tokens, bool one_of_weights) {
+    struct alignas(64) {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {};
+    } shape;
+    static_assert(sizeof shape == 64);
+    for (int i = 0; i < 8; ++i)
+      shape.rows[i] = i < (one_of_weights ? 7 : 6) ? static_cast<uint8_t>(tokens) : 16;
+    __asm__ volatile("ldtilecfg %0" ::"m"(shape));
+  }
+  TV_AMX ~DenseTiles() { __asm__ volatile("tilerelease"); }
+  DenseTiles(const DenseTiles&) = delete;
+};
+
+// --- planes
+// ------------------------------------------------------------------------------------------------
+
+// Rounded to 8 bits, ties away from zero. Some NaN become zero, and are NaN again in the next plane.
+TV_INLINE __m512 to_plane(__m512 x) {
+  const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+  return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+}
+// The upper halves of both, alternating: those of `even` first.
+TV_INLINE __m512i interleave_halves(__m512 even, __m512 odd) {
+  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+  return _mm512_mask_mov_epi16(low, 0xaaaaaaaa, _mm512_castps_si512(odd));
+}
+
+// --- weights
+// ------------------------------------------------------------------------------------------------
+
+template <class Dense>
+struct TileWeight;
+
+template <>
+struct TileWeight<DenseBf16> {
+  static constexpr int kPlanes = 1, kSlab = 9;
+};
+
+template <>
+struct TileWeight<DenseF16> {
+  static constexpr int kPlanes = 2, kSlab = 6;
+  // 2 k of 16 rows as one row of each plane's tile. Exact: 8 bits and then 3.
+  TV_INLINE void split(const uint16_t* w, uint8_t* row) {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    __m512 rest[2], plane[2];
+    for (int i = 0; i < 2; ++i) {
+      const __m512 value = load_f16(w + 16 * i).v;
+      plane[i] = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(value), high));
+      rest[i] = _mm512_sub_ps(value, plane[i]);
+    }
+    _mm512_store_si512(row, interleave_halves(plane[0], plane[1]));
+    _mm512_store_si512(row + 2 * kTileBytes, interleave_halves(rest[0], rest[1]));
+  }
+};
+
+template <>
+struct TileWeight<DenseF32> {
+  static constexpr int kPlanes = 3, kSlab = 4;
+  TV_INLINE void split(const float* w, uint8_t* row) {
+    __m512 even = _mm512_loadu_ps(w), odd = _mm512_loadu_ps(w + 16);
+    for (int p = 0; p < 2; ++p) {
+      const __m512 a = to_plane(even), b = to_plane(odd);
+      _mm512_store_si512(row + 2 * p * kTileBytes, interleave_halves(a, b));
+      even = _mm512_sub_ps(even, a);
+      odd = _mm512_sub_ps(odd, b);
+    }
+    _mm512_store_si512(row + 4 * kTileBytes, interleave_halves(even, odd));
+  }
+};
+
+template <class Dense>
+constexpr int64_t pair_bytes(int64_t k) {
+  return (k + kDepth - 1) / kDepth * kDepth * kPairRows *
+         static_cast<int64_t>(sizeof(typename Dense::Element));
+}
+
+// 32 k of up to 16 rows of weight [n, k] into a block of a strip.
+template <class E, bool kInterleaved>
+void arrange_block(const E* rows, int64_t k, int64_t present, int64_t depth, E* out) {
+  std::memset(out, 0, kStrip * kDepth * sizeof(E));
+  for (int64_t r = 0; r < present; ++r)
+    for (int64_t i = 0; i < depth; ++i)
+      out[kInterleaved ? i / 2 * 2 * kStrip + 2 * r + i % 2 : i * kStrip + r] = rows[r * k + i];
+}
+
+// Rows first .. first + 31 of weight [n, k].
+template <class Dense>
+void arrange_pair(const void* weight, int64_t n, int64_t k, int64_t first, void* pair) {
+  using E = typename Dense::Element;
+  auto* out = static_cast<E*>(pair);
+  for (int64_t i = 0; i < k; i += kDepth)
+    for (int64_t row = first; row < first + kPairRows; row += kStrip, out += kStrip * kDepth) {
+      const int64_t present = n - row < 0 ? 0 : n - row < kStrip ? n - row : kStrip;
+      const int64_t depth = k - i < kDepth ? k - i : kDepth;
+      arrange_block<E, Dense::kDType == DType::bf16>(static_cast<const E*>(weight) + row * k + i, k, present,
+                                                     depth, out);
+    }
+}
+
+TV_INLINE void prefetch(const void* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i);
+}
+
+// A block of 32 k of a pair as tiles [plane][2]: where it stands, or unpacked into `tiles`.
+template <class Dense>
+TV_INLINE const uint8_t* weight_tiles(const uint8_t* pair, int64_t block, uint8_t* tiles) {
+  using W = TileWeight<Dense>;
+  using E = typename Dense::Element;
+  constexpr int64_t kBlock = kDepth * kPairRows * sizeof(E);
+  pair += block * kBlock;
+  if constexpr (W::kPlanes == 1) {
+    return pair;
+  } else {
+    const E* w = reinterpret_cast<const E*>(pair);
+    for (int strip = 0; strip < 2; ++strip)
+      for (int i = 0; i < kDepth; i += 2, w += 2 * kStrip) {
+        prefetch(reinterpret_cast<const char*>(w) + kAhead, 2 * kStrip * sizeof(E));
+        W::split(w, tiles + strip * kTileBytes + i / 2 * 64);
+      }
+    return tiles;
+  }
+}
+
+// --- tokens
+// -------------------------------------------------------------------------------------------------
+
+// 32 activations as kPlanes rows, `step` bytes apart.
+template <int kPlanes>
+TV_AMX_BF16 TV_INLINE void split_tokens(__m512 first, __m512 second, uint8_t* row, int64_t step) {
+  const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31,
+                                         29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  for (int p = 0; p + 1 < kPlanes; ++p, row += step) {
+    const __m512 a = to_plane(first), b = to_plane(second);
+    _mm512_storeu_si512(row,
+                        _mm512_permutex2var_epi16(_mm512_castps_si512(a), upper, _mm512_castps_si512(b)));
+    first = _mm512_sub_ps(first, a);
+    second = _mm512_sub_ps(second, b);
+  }
+  _mm512_storeu_si512(row, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+
+// `count` tokens x [count][k] as a group of `rows` (the rest zero).
+template <class X, int kPlanes>
+TV_AMX_BF16 void pack_group(const typename X::Element* x, int64_t count, int64_t k, int64_t rows,
+                            uint8_t* group) {
+  using E = typename X::Element;
+  const int64_t step = rows * 64;
+  const int64_t blocks = (k + kDepth - 1) / kDepth;
+  if (count < rows) std::memset(group, 0, static_cast<size_t>(blocks * kPlanes * step));
+  for (int64_t t = 0; t < count; ++t, x += k) {
+    uint8_t* row = group + t * 64;
+    for (int64_t i = 0; i < k; i += kDepth, row += kPlanes * step) {
+      E last[kDepth] = {};
+      const E* from = x + i;
+      if (k - i < kDepth) {
+        std::memcpy(last, from, static_cast<size_t>(k - i) * sizeof(E));
+        from = last;
+      }
+      if constexpr (X::kDType == DType::bf16)
+        std::memcpy(row, from, 64);
+      else
+        split_tokens<kPlanes>(X::load_lanes(from).v, X::load_lanes(from + 16).v, row, step);
+    }
+  }
+}
+
+// --- multiplying
+// --------------------------------------------------------------------------------------------
+
+// The sums of one or two tiles of tokens, `x_step` bytes apart, times a pair of strips: tile register 2 a + s
+// has tile a times strip s. Three tiles are the planes of f32; then a shorter list of products.
+template <int kTiles>
+struct Sums {
+  static constexpr int64_t kFloats = kTiles * kGroupRows * kPairRows;  // of store()
+
+  TV_AMX_BF16 TV_INLINE void zero() {
+    tile_zero<0>(), tile_zero<1>();
+    if constexpr (kTiles >= 2) tile_zero<2>(), tile_zero<3>();
+    if constexpr (kTiles == 3) tile_zero<4>(), tile_zero<5>();
+  }
+
+  // To [tile][token][32 floats] with `step` bytes between tokens and `tile` between tiles, or from there.
+  TV_AMX_BF16 TV_INLINE void store(float* sums, int64_t step, int64_t tile) {
+    auto* p = reinterpret_cast<char*>(sums);
+    tile_store<0>(p, step), tile_store<1>(p + 64, step);
+    if constexpr (kTiles >= 2) tile_store<2>(p + tile, step), tile_store<3>(p + tile + 64, step);
+    if constexpr (kTiles == 3) tile_store<4>(p + 2 * tile, step), tile_store<5>(p + 2 * tile + 64, step);
+  }
+  TV_AMX_BF16 TV_INLINE void load(const float* sums, int64_t step, int64_t tile) {
+    const auto* p = reinterpret_cast<const char*>(sums);
+    tile_load<0>(p, step), tile_load<1>(p + 64, step);
+    if constexpr (kTiles >= 2) tile_load<2>(p + tile, step), tile_load<3>(p + tile + 64, step);
+    if constexpr (kTiles == 3) tile_load<4>(p + 2 * tile, step), tile_load<5>(p + 2 * tile + 64, step);
+  }
+
+  // += weights [plane][2] times tokens, for 32 k.
+  template <int kPlanes>
+  TV_AMX_BF16 TV_INLINE void multiply(const uint8_t* w, const uint8_t* x, int64_t x_step) {
+    if constexpr (kTiles < 3) tile_load<4>(x, 64);
+    if constexpr (kTiles == 2) tile_load<5>(x + x_step, 64);
+#pragma GCC unroll 3
+    for (int j = kPlanes - 1; j >= 0; --j) {
+      const uint8_t* plane = w + 2 * j * kTileBytes;
+      if constexpr (kTiles == 3) {
+        multiply_planes<0>(plane, x, x_step, j);
+        multiply_planes<1>(plane + kTileBytes, x, x_step, j);
+      } else {
+        tile_load<6>(plane, 64), tile_load<7>(plane + kTileBytes, 64);
+        tile_multiply_bf16<0, 6, 4>(), tile_multiply_bf16<1, 7, 4>();
+        if constexpr (kTiles == 2) tile_multiply_bf16<2, 6, 5>(), tile_multiply_bf16<3, 7, 5>();
+      }
+    }
+  }
+
+ private:
+  // Plane j of strip kStripAt times the planes of tokens that it meets.
+  template <int kStripAt>
+  TV_AMX_BF16 TV_INLINE void multiply_planes(const uint8_t* w, const uint8_t* x, int64_t x_step, int j) {
+    tile_load<7>(w, 64), tile_load<6>(x, 64);
+    tile_multiply_bf16<kStripAt, 7, 6>();
+    if (j <= 1) tile_load<6>(x + x_step, 64), tile_multiply_bf16<2 + kStripAt, 7, 6>();
+    if (j == 0) tile_load<6>(x + 2 * x_step, 64), tile_multiply_bf16<4 + kStripAt, 7, 6>();
+  }
+};
+
+// --- a call
+// -----------------------------------------------------------------------------------------------
+
+constexpr int64_t kPlaneBytes = int64_t{1} << 20;  // of tokens held at a time, so that they stay in cache
+constexpr int64_t kMostHeld = 256;                 // tokens
+
+inline void arrange_pair_of(const View& w, int64_t first, void* pair) {
+  with_dense(w.dtype, [&]<class Dense>() { arrange_pair<Dense>(w.data, w.dim(0), w.dim(1), first, pair); });
+}
+
+inline Form pair_form(const View& w) {
+  Form form = {kPairRows, 0, arrange_pair_of};
+  with_dense(w.dtype, [&]<class Dense>() { form.bytes = pair_bytes<Dense>(w.dim(1)); });
+  return form;
+}
+
+constexpr int planes_of(DType x, DType w) {
+  return x == DType::bf16 ? 1 : x == DType::f32 && w == DType::f32 ? 3 : 2;
+}
+
+// A block of tokens as tiles: groups of `rows` tokens, the first token being `first`.
+struct TokenTiles {
+  int64_t first, held, rows, blocks;
+  int planes;
+  uint8_t* at;
+  int64_t groups() const { return (held + rows - 1) / rows; }
+  int64_t tile_bytes() const { return rows * 64; }
+  int64_t group_bytes() const { return blocks * planes * tile_bytes(); }
+};
+
+// The first block of tokens of a call, which is the largest.
+inline TokenTiles first_tokens(const Call& call) {
+  const View& x = call.in[0];
+  const int64_t tokens = x.rows(), blocks = (x.dim(-1) + kDepth - 1) / kDepth;
+  const int planes = planes_of(x.dtype, call.in[1].dtype);
+  int64_t held = kPlaneBytes / (blocks * planes * 64 + 1) / (2 * kGroupRows) * (2 * kGroupRows);
+  held = held < 2 * kGroupRows ? 2 * kGroupRows : held > kMostHeld ? kMostHeld : held;
+  if (held > tokens) held = tokens;
+  const int64_t rows = held < 1 ? 1 : held < kGroupRows ? held : kGroupRows;
+  return {0, held, rows, blocks, planes, static_cast<uint8_t*>(call.scratch)};
+}
+
+inline Cut tile_cut(const Call& call) {
+  const TokenTiles t = first_tokens(call);
+  return cut(call, pair_form(call.in[1]), t.groups() * t.group_bytes(), 1);
+}
+
+template <class X, int kX>
+void pack_tokens(const Call& call, const TokenTiles& t) {
+  const int64_t k = call.in[0].dim(-1);
+  const auto* x = call.in[0].as<typename X::Element>() + t.first * k;
+  call.pool->parallel_for(t.groups(), 1 + 1024 / (k + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t g = begin; g < end; ++g) {
+      const int64_t done = g * t.rows, count = t.held - done < t.rows ? t.held - done : t.rows;
+      pack_group<X, kX>(x + done * k, count, k, t.rows, t.at + g * t.group_bytes());
+    }
+  });
+}
+
+// Sums [plane][rows][32] of `count` tokens from `token` on, joined, into out.
+template <int kX>
+void put_tokens(const Call& call, int64_t token, int64_t count, int64_t rows, int64_t column, float* sums) {
+  const int64_t plane = rows * kPairRows;
+  for (int64_t t = 0; t < count; ++t, sums += kPairRows) {
+    for (int i = 0; kX > 1 && i < kPairRows; i += kLanes) {
+      F32 sum = load(sums + (kX - 1) * plane + i);
+      for (int p = kX - 2; p >= 0; --p) sum = sum + load(sums + p * plane + i);
+      store(sums + i, sum);
+    }
+    put(call, token + t, column, kPairRows, sums);
+  }
+}
+
+// A pair times a single group of tokens: memory-bound, so the weights are read evenly. Where they have room
+// in one tile, the planes of the tokens are its rows.
+template <class Dense, int kX>
+TV_AMX_BF16 void multiply_few(const Call& call, const TokenTiles& t, const uint8_t* pair, int64_t column) {
+  constexpr int kW = TileWeight<Dense>::kPlanes, kTiles = kX == 3 ? 3 : 1;
+  alignas(64) uint8_t tiles[2][kW == 1 ? 64 : kW * 2 * kTileBytes];
+  alignas(64) float sums[3 * kGroupRows * kPairRows];
+  Sums<kTiles> tile;
+  tile.zero();
+  const uint8_t* w = t.blocks == 0 ? nullptr : weight_tiles<Dense>(pair, 0, tiles[0]);
+  for (int64_t b = 0; b < t.blocks; ++b) {
+    const uint8_t* next = b + 1 == t.blocks ? nullptr : weight_tiles<Dense>(pair, b + 1, tiles[(b + 1) % 2]);
+    if constexpr (kW == 1) prefetch(w + kFarAhead, 2 * kTileBytes);
+    tile.template multiply<kW>(w, t.at + b * kX * t.tile_bytes(), t.tile_bytes());
+    w = next;
+  }
+  tile.store(sums, kPairRows * sizeof(float), t.rows * kPairRows * static_cast<int64_t>(sizeof(float)));
+  put_tokens<kX>(call, t.first, t.held, t.rows, column, sums);
+}
+
+// Blocks first .. first + count - 1 of some groups, from g on. The sums rest in `sums` between the slabs.
+template <int kX, int kW, int kTiles>
+TV_AMX_BF16 void multiply_groups(const Call& call, const TokenTiles& t, int64_t g, const uint8_t* w,
+                                 int64_t first, int64_t count, int64_t column, float* sums) {
+  constexpr int64_t kRow = kPairRows * sizeof(float), kTile = kGroupRows * kRow;
+  constexpr int64_t kGroups = kX == 1 ? kTiles : 1;
+  const int64_t x_step = kX == 1 ? t.group_bytes() : t.tile_bytes(), token = g * kGroupRows;
+  float* own = sums + g * kX * kGroupRows * kPairRows;
+  const uint8_t* x = t.at + g * t.group_bytes() + first * kX * t.tile_bytes();
+  Sums<kTiles> tile;
+  first == 0 ? tile.zero() : tile.load(own, kRow, kTile);
+  for (int64_t b = 0; b < count; ++b, w += 2 * kW * kTileBytes, x += kX * t.tile_bytes())
+    tile.template multiply<kW>(w, x, x_step);
+  const int64_t n = call.in[1].dim(0), left = t.held - token;
+  const int64_t present = left < kGroups * kGroupRows ? left : kGroups * kGroupRows;
+  const bool last = first + count == t.blocks,
+             whole = present == kGroups * kGroupRows && column + kPairRows <= n;
+  if (kX == 1 && last && whole && call.n_in == 2 && call.out[0].dtype == DType::f32) {
+    float* out = call.out[0].as<float>() + (t.first + token) * n + column;
+    return tile.store(out, n * static_cast<int64_t>(sizeof(float)), kGroupRows * n * sizeof(float));
+  }
+  tile.store(own, kRow, kTile);
+  if (last) put_tokens<kX>(call, t.first + token, present, kGroupRows, column, own);
+}
+
+// A pair times a block of tokens, slab by slab of weights that stay in the first cache.
+template <class Dense, int kX>
+TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint8_t* pair, int64_t column) {
+  using W = TileWeight<Dense>;
+  constexpr int kW = W::kPlanes;
+  constexpr int64_t kStep = 2 * kW * kTileBytes;
+  alignas(64) uint8_t tiles[kW == 1 ? 64 : W::kSlab * kStep];
+  alignas(64) float sums[kMostHeld * kX * kPairRows];
+  int64_t first = 0;
+  do {
+    const int64_t count = t.blocks - first < W::kSlab ? t.blocks - first : W::kSlab;
+    for (int64_t b = 0; kW > 1 && b < count; ++b) weight_tiles<Dense>(pair, first + b, tiles + b * kStep);
+    const uint8_t* w = kW > 1 ? tiles : pair + first * kStep;
+    int64_t g = 0;
+    if constexpr (kX == 1)
+      for (; g + 2 <= t.groups(); g += 2)
+        multiply_groups<kX, kW, 2>(call, t, g, w, first, count, column, sums);
+    for (; g < t.groups(); ++g) multiply_groups<kX, kW, kX>(call, t, g, w, first, count, column, sums);
+    first += count;
+  } while (first < t.blocks);
+}
+
+template <class Dense, class X>
+void run_dense_tiles_of(const Call& call) {
+  constexpr int kX = planes_of(X::kDType, Dense::kDType);
+  const Cut c = tile_cut(call);
+  TokenTiles t = first_tokens(call);
+  const int64_t tokens = call.in[0].rows(), most = t.held;
+  const bool few = tokens * (kX < 3 ? kX : 1) <= kGroupRows;
+  for (; t.first < tokens; t.first += most) {
+    t.held = tokens - t.first < most ? tokens - t.first : most;
+    pack_tokens<X, kX>(call, t);
+    call.pool->parallel_for(c.units, c.grain, [&](int64_t begin, int64_t end) {
+      const DenseTiles tiles(few && kX < 3 ? kX * t.rows : t.rows, kX == 3);
+      for (int64_t u = begin; u < end; ++u) {
+        const uint8_t* pair = units_at(call, c, u, 1);
+        few ? multiply_few<Dense, kX>(call, t, pair, u * kPairRows)
+            : multiply_many<Dense, kX>(call, t, pair, u * kPairRows);
+      }
+    });
+  }
+}
+
+inline void run_dense_tiles(const Call& call) {
+  with_dense(call.in[1].dtype, [&]<class Dense>() {
+    with_dense(call.in[0].dtype, [&]<class X>() { run_dense_tiles_of<Dense, X>(call); });
+  });
+}
+
+}  // namespace
+}  // namespace tv::TV_ISA

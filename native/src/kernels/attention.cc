@@ -2,7 +2,7 @@
 // Tiles of keys that nobody in a block of queries sees are not visited.
 //
 // Both directions first copy keys and values into tiles, keys stood on end (attention_tile.h), whatever dtype
-// they have; bf16 is made of tiles of its own where there is AMX.
+// they have; where there is AMX, into tiles of its own (tuned/attention_amx.h).
 #include "core/cpu.h"
 #include "kernels/attention_backward.h"
 #include "kernels/attention_problem.h"
@@ -159,20 +159,26 @@ void backward_run(const Call& call) {
   walk_pairs(FloatBackward(call, p, carver));
 }
 
-// --- the same in bf16, on the tiles of AMX
-// Scores, sums and the softmax are f32, and weights and their gradients are rounded to bf16 before they meet
-// values. Error of o: 2^-8 of the largest |v| it weighs; of gradients, 2^-7 of the largest summand times the
-// square root of how many there are.
+// --- the same on the tiles of AMX
+// f32 as above. In bf16 scores, sums and the softmax are f32, and weights and their gradients are rounded to
+// bf16 before they meet values: error of o: 2^-8 of the largest |v| it weighs; of gradients, 2^-7 of the
+// largest summand times the square root of how many there are.
 
 #ifdef TV_HAS_AMX
 
-bool amx_forward_accepts(const DType* in, int n_in, const DType* out, int n_out) {
-  return forward_accepts(in, n_in, out, n_out) && in[0] == DType::bf16;
+// Calls f<planes>() for the numbers of q.
+template <class F>
+void with_planes(const Problem& p, F&& f) {
+  if (p.q.half)
+    f.template operator()<1>();
+  else
+    f.template operator()<3>();
 }
 
 size_t amx_forward_scratch(const Call& call) {
+  const Problem p = make_problem(call, 0, kForwardInputs);
   Carver carver{nullptr};
-  HalfForward(call, make_problem(call, 0, kForwardInputs), carver);
+  with_planes(p, [&]<int kPlanes>() { PlaneForward<kPlanes>(call, p, carver); });
   return carver.used;
 }
 
@@ -181,16 +187,13 @@ void amx_forward_run(const Call& call) {
   check_lengths(call, p);
   if (p.batch * p.queries * p.heads == 0) return;
   Carver carver{static_cast<char*>(call.scratch)};
-  HalfForward(call, p, carver).run();
-}
-
-bool amx_backward_accepts(const DType* in, int n_in, const DType* out, int n_out) {
-  return backward_accepts(in, n_in, out, n_out) && in[0] == DType::bf16;
+  with_planes(p, [&]<int kPlanes>() { PlaneForward<kPlanes>(call, p, carver).run(); });
 }
 
 size_t amx_backward_scratch(const Call& call) {
+  const Problem p = make_problem(call, 1, kBackwardInputs);
   Carver carver{nullptr};
-  HalfBackward(call, make_problem(call, 1, kBackwardInputs), carver);
+  with_planes(p, [&]<int kPlanes>() { PlaneBackward<kPlanes>(call, p, carver); });
   return carver.used;
 }
 
@@ -198,7 +201,7 @@ void amx_backward_run(const Call& call) {
   const Problem p = make_problem(call, 1, kBackwardInputs);
   check_lengths(call, p);
   Carver carver{static_cast<char*>(call.scratch)};
-  walk_pairs(HalfBackward(call, p, carver));
+  with_planes(p, [&]<int kPlanes>() { walk_pairs(PlaneBackward<kPlanes>(call, p, carver)); });
 }
 
 #endif
@@ -209,10 +212,8 @@ TV_KERNELS(attention, {"attention", forward_accepts, forward_check, forward_run,
            {"attention_backward", backward_accepts, backward_check, backward_run, backward_scratch})
 
 #ifdef TV_HAS_AMX
-TV_KERNELS(attention_amx,
-           {"attention", amx_forward_accepts, forward_check, amx_forward_run, amx_forward_scratch},
-           {"attention_backward", amx_backward_accepts, backward_check, amx_backward_run,
-            amx_backward_scratch})
+TV_KERNELS(attention_amx, {"attention", forward_accepts, forward_check, amx_forward_run, amx_forward_scratch},
+           {"attention_backward", backward_accepts, backward_check, amx_backward_run, amx_backward_scratch})
 #endif
 
 }  // namespace tv::TV_ISA

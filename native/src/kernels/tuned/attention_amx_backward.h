@@ -1,4 +1,4 @@
-// attention_backward in bf16 by AMX tiles, a pair of 64 queries by 64 keys at a time.
+// attention_backward by AMX tiles, a pair of 64 queries by 64 keys at a time.
 //
 // Scores and g.v are made with keys as rows and queries as lanes, so that lse and delta are vectors, weights
 // and dscores are the rows of dv and dk as they stand, and dscores of two keys side by side the columns of
@@ -11,34 +11,30 @@
 namespace tv::TV_ISA {
 namespace {
 
-// Of two keys: both rounded to bf16, the lower half those of a.
-TV_AMX TV_INLINE __m512i round_both(F32 a, F32 b) {
-  const __m512bh both = _mm512_cvtne2ps_pbh(b.v, a.v);
-  __m512i bits;
-  __builtin_memcpy(&bits, &both, sizeof bits);
-  return bits;
-}
+template <int kPlanes>
+struct PlaneBackward {
+  using Tiles = PlaneTiles<kPlanes>;
+  static constexpr int kPair = kTile * kTile;
 
-struct HalfBackward {
   const Call& call;
   const Problem p;
-  HalfTiles q, k, v, g;
+  Tiles q, k, v, g;
   QuerySums sums;
   float* dq;  // [B, H, tiles, q.padded, 64], not yet times the scale
   char* slots;
   size_t slot_bytes;
 
-  static constexpr int kQueryForms = HalfTiles::kOnEnd | HalfTiles::kPairs;
-  static constexpr int kKeyForms = HalfTiles::kRows | HalfTiles::kAcross;
+  static constexpr int kQueryForms = Tiles::kOnEnd | Tiles::kPairs;
+  static constexpr int kKeyForms = Tiles::kRows | Tiles::kAcross;
 
   struct Space {
     float *scores, *products;             // [64 keys][64 queries]: q.k and g.v
-    uint16_t *weights, *slopes, *beside;  // the same in bf16; slopes are dscores; beside [2][4][16][16][2]
+    uint16_t *weights, *slopes, *beside;  // the same in planes; slopes are dscores; beside [2][4][16][16][2]
     float *dk, *dv;                       // [64][k.padded], [64][v.padded]
     PairIntervals* seen;
   };
 
-  HalfBackward(const Call& c, const Problem& problem, Carver& carver)
+  PlaneBackward(const Call& c, const Problem& problem, Carver& carver)
       : call(c),
         p(problem),
         q(p.q, p.queries, p.heads, p.depth),
@@ -48,7 +44,7 @@ struct HalfBackward {
     q.take(carver, p.batch, kQueryForms);
     g.take(carver, p.batch, kQueryForms);
     k.take(carver, p.batch, kKeyForms);
-    v.take(carver, p.batch, HalfTiles::kRows);
+    v.take(carver, p.batch, Tiles::kRows);
     const int64_t n = p.batch * p.heads * q.tiles * kTile;
     dq = carver.take<float>(n * q.padded);
     sums.take(carver, n);
@@ -61,12 +57,11 @@ struct HalfBackward {
   int64_t q_tiles() const { return q.tiles; }
   int64_t k_tiles() const { return k.tiles; }
   Space space_in(Carver& carver) const {
-    constexpr int kPair = kTile * kTile;
     return {carver.take<float>(kPair),
             carver.take<float>(kPair),
-            carver.take<uint16_t>(kPair),
-            carver.take<uint16_t>(kPair),
-            carver.take<uint16_t>(kPair),
+            carver.take<uint16_t>(kPlanes * kPair),
+            carver.take<uint16_t>(kPlanes * kPair),
+            carver.take<uint16_t>(kPlanes * kPair),
             carver.take<float>(kTile * k.padded),
             carver.take<float>(kTile * v.padded),
             carver.take<PairIntervals>(1)};
@@ -84,7 +79,7 @@ struct HalfBackward {
   }
   void pack_keys(int64_t b, int64_t kv_head, int64_t tile) const {
     k.pack(b, kv_head, tile, kKeyForms);
-    v.pack(b, kv_head, tile, HalfTiles::kRows);
+    v.pack(b, kv_head, tile, Tiles::kRows);
   }
 
   // One pair of tiles: adds to dq if `for_queries`, and to the space's dk and dv if `for_keys`.
@@ -106,19 +101,16 @@ struct HalfBackward {
     if (!g.strays[query]) return;
     seen.find_queries(p, pair);
     add_strays(g, query, g.place(pair.b, pair.head, pair.q_tile * kTile), members_of(p.keys, pair.k_tile),
-               s.weights, kTile, seen.seen_from, seen.seen_to, s.dv, v.padded);
+               s.weights, kTile, kPair, seen.seen_from, seen.seen_to, s.dv, v.padded);
   }
 
   // out [64][64] = rows of tile `row` of a times columns of tile `column` of b.
-  TV_AMX static void multiply(const HalfTiles& a, int64_t row, const HalfTiles& b, int64_t column,
-                              float* out) {
+  TV_AMX static void multiply(const Tiles& a, int64_t row, const Tiles& b, int64_t column, float* out) {
     for (int i = 0; i < kTile; i += 32)
       for (int j = 0; j < kTile; j += 32) {
         clear_sums();
-        const uint16_t* rows = a.rows + row * a.size() + i * a.padded;
         for (int64_t step = 0; step < a.padded / kTileDepth; ++step)
-          add_product(rows + step * kTileDepth, a.padded, 16 * a.padded, b.columns(column, step, j / 16),
-                      b.columns(column, step, j / 16 + 1));
+          add_product<kPlanes>(a.as_rows(row, i, step), b.columns(column, step, j / 16));
         store_sums(out + i * kTile + j, kTile);
       }
   }
@@ -154,11 +146,16 @@ struct HalfBackward {
         weight[i] = select(seen, exp2_weight(x.score - load(lse + c)), zero());
         change[i] = select(seen, weight[i] * (load(s.products + at) - load(delta + c)) * x.gain, zero());
       }
-      put_keys(s.weights + j * kTile + c, round_both(weight[0], weight[1]));
-      const __m512i changes = round_both(change[0], change[1]);
-      put_keys(s.slopes + j * kTile + c, changes);
-      uint16_t* beside = s.beside + (j / 32 * 4 + c / 16) * kTileWords + j % 32 * 16;
-      _mm512_store_si512(beside, _mm512_permutexvar_epi16(alternate, changes));
+      __m512i weights[kPlanes], changes[kPlanes];
+      split(weight[0], weight[1], weights);
+      split(change[0], change[1], changes);
+      for (int n = 0; n < kPlanes; ++n) {
+        const int at = n * kPair + j * kTile + c;
+        put_keys(s.weights + at, weights[n]);
+        put_keys(s.slopes + at, changes[n]);
+        uint16_t* beside = s.beside + n * kPair + (j / 32 * 4 + c / 16) * kTileWords + j % 32 * 16;
+        _mm512_store_si512(beside, _mm512_permutexvar_epi16(alternate, changes[n]));
+      }
     }
   }
   // 16 queries of two keys, a row of the pair of tiles each.
@@ -175,21 +172,21 @@ struct HalfBackward {
         load_sums(at, kTile);
         for (int half = 0; half < 2; ++half) {
           const uint16_t* columns = s.beside + (half * 4 + j / 16) * kTileWords;
-          add_product(k.across_rows(key, chunk, half), 32, 2 * kTileWords, columns, columns + kTileWords);
+          add_product<kPlanes>(k.across_rows(key, chunk, half), {columns, columns + kTileWords, kPair});
         }
         store_sums(at, kTile);
       }
   }
 
   // out [key][d] += w [64 keys][64 queries] times the members of tile `query` of x.
-  TV_AMX static void add_keys(const uint16_t* w, const HalfTiles& x, int64_t query, float* out) {
+  TV_AMX static void add_keys(const uint16_t* w, const Tiles& x, int64_t query, float* out) {
     for (int i = 0; i < kTile; i += 32)
       for (int64_t chunk = 0; chunk < x.padded / 16; chunk += 2) {
         float* at = out + i * x.padded + chunk * 16;
         load_sums(at, x.padded);
         for (int half = 0; half < 2; ++half)
-          add_product(w + i * kTile + half * 32, kTile, 16 * kTile, x.pair_columns(query, half, chunk),
-                      x.pair_columns(query, half, chunk + 1));
+          add_product<kPlanes>({w + i * kTile + half * 32, kTile, 16 * kTile, kPair},
+                               x.pair_columns(query, half, chunk));
         store_sums(at, x.padded);
       }
   }

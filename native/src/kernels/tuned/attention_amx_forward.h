@@ -1,4 +1,4 @@
-// attention in bf16 by AMX tiles: blocks of 32 query rows over segments of 512 keys, as attention_segment.h.
+// attention by AMX tiles: blocks of 32 query rows over segments of 512 keys, as attention_segment.h.
 #pragma once
 
 #include "kernels/attention_segment.h"
@@ -7,67 +7,90 @@
 namespace tv::TV_ISA {
 namespace {
 
-constexpr int kHalfRows = 32;
+constexpr int kTileRows = 32;
 constexpr int kKeyGroup = 32;                             // keys of one product
-constexpr int64_t kWeightStride = kSegment + kTileDepth;  // of rows of weights, which are bf16
+constexpr int64_t kWeightStride = kSegment + kTileDepth;  // of rows of weights, which are planes of bf16
 
 // One thread's block of query rows.
-struct HalfBlock {
+struct PlaneBlock {
   QueryBlock rows;
-  uint16_t* q;        // [32][k.padded]
+  uint16_t* q;        // [planes][32][k.padded]
   float* scores;      // [32][kScoreStride]
-  uint16_t* weights;  // [32][kWeightStride]
+  uint16_t* weights;  // [planes][32][kWeightStride]
 };
 
-// Weights 2^(s * factor - top) of scores [from, to), the rest of [begin, end) 0. Returns their sum.
-TV_AMX inline float weigh_half(const float* s, uint16_t* w, int from, int to, int begin, int end,
-                               float factor, float top) {
+// Two vectors in planes, `plane` apart.
+template <int kPlanes>
+TV_AMX TV_INLINE void put_planes(uint16_t* to, int64_t plane, F32 low, F32 high) {
+  __m512i planes[kPlanes];
+  split(low, high, planes);
+  for (int n = 0; n < kPlanes; ++n) _mm512_storeu_si512(to + n * plane, planes[n]);
+}
+
+// Weights 2^(s * factor - top) of scores [from, to), the rest of [begin, end) 0; begin and end are multiples
+// of
+// 32. Returns their sum.
+template <int kPlanes>
+TV_AMX inline float weigh_planes(const float* s, uint16_t* w, int64_t plane, int from, int to, int begin,
+                                 int end, float factor, float top) {
   const F32 by = broadcast(factor), below = broadcast(top == -kInfinity ? 0.0f : -top);
-  const int first = from / kLanes * kLanes;
-  for (int lane = begin; lane < first; lane += kLanes)
-    _mm256_store_si256(reinterpret_cast<__m256i*>(w + lane), _mm256_setzero_si256());
+  const auto clear_weights = [&](int first, int last) {
+    for (int n = 0; n < kPlanes; ++n)
+      for (int lane = first; lane < last; lane += 32)
+        _mm512_storeu_si512(w + n * plane + lane, _mm512_setzero_si512());
+  };
+  const int first = from == to ? end : from / 32 * 32, last = from == to ? end : (to + 31) / 32 * 32;
+  clear_weights(begin, first);
   F32 sum = zero();
-  int lane = first;
-  for (; lane < to; lane += kLanes) {
-    const F32 weight = exp2_weight(fma(load(s + lane), by, below));
-    sum = sum + weight;
-    const __m256bh rounded = _mm512_cvtneps_pbh(weight.v);
-    __builtin_memcpy(w + lane, &rounded, sizeof rounded);
+  for (int lane = first; lane < last; lane += 32) {
+    F32 weight[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const int at = lane + i * kLanes;
+      weight[i] = exp2_weight(fma(load(s + at), by, below));
+      if (at < from || at + kLanes > to) weight[i] = select(inside(at, from, to), weight[i], zero());
+      sum = sum + weight[i];
+    }
+    put_planes<kPlanes>(w + lane, plane, weight[0], weight[1]);
   }
-  for (; lane < end; lane += kLanes)
-    _mm256_store_si256(reinterpret_cast<__m256i*>(w + lane), _mm256_setzero_si256());
+  clear_weights(last, end);
   return reduce_add(sum);
 }
 
-struct HalfForward {
+template <int kPlanes>
+struct PlaneForward {
   const Call& call;
   const Problem p;
-  HalfTiles k, v;
+  using Tiles = PlaneTiles<kPlanes>;
+
+  Tiles k, v;
   int64_t block_queries;
   char* slots;
   size_t slot_bytes;
 
-  HalfForward(const Call& c, const Problem& problem, Carver& carver)
+  PlaneForward(const Call& c, const Problem& problem, Carver& carver)
       : call(c),
         p(problem),
         k(p.k, p.keys, p.kv_heads, p.depth),
         v(p.v, p.keys, p.kv_heads, p.width),
-        block_queries(p.group > 0 && p.group < kHalfRows ? kHalfRows / p.group : 1) {
-    k.take(carver, p.batch, HalfTiles::kOnEnd);
-    v.take(carver, p.batch, HalfTiles::kPairs);
+        block_queries(p.group > 0 && p.group < kTileRows ? kTileRows / p.group : 1) {
+    k.take(carver, p.batch, Tiles::kOnEnd);
+    v.take(carver, p.batch, Tiles::kPairs);
     Carver one{nullptr};
     block_in(one);
     slot_bytes = one.used;
     slots = carver.take<char>(static_cast<int64_t>(slot_bytes) * call.pool->size());
   }
 
-  int64_t max_rows() const { return round_up(block_queries * p.group, kHalfRows); }
-  HalfBlock block_in(Carver& carver) const {
+  int64_t q_plane() const { return max_rows() * k.padded; }
+  int64_t weight_plane() const { return max_rows() * kWeightStride; }
+  int64_t max_rows() const { return round_up(block_queries * p.group, kTileRows); }
+  PlaneBlock block_in(Carver& carver) const {
     const int64_t rows = max_rows();
-    HalfBlock b{carve_block(carver, static_cast<int>(rows), 0, v.padded), nullptr, nullptr, nullptr};
-    b.q = carver.take<uint16_t>(rows * k.padded);
+    PlaneBlock b{carve_block(carver, static_cast<int>(rows), 0, v.padded), nullptr, nullptr, nullptr};
+    b.q = carver.take<uint16_t>(kPlanes * q_plane());
     b.scores = carver.take<float>(rows * kScoreStride);
-    b.weights = carver.take<uint16_t>(rows * kWeightStride);
+    b.weights = carver.take<uint16_t>(kPlanes * weight_plane());
     return b;
   }
 
@@ -75,8 +98,8 @@ struct HalfForward {
     const int64_t heads = p.batch * p.kv_heads;
     each_item(*call.pool, heads * k.tiles, [&](int64_t item, int64_t) {
       const int64_t head = item / k.tiles, tile = item % k.tiles;
-      k.pack(head / p.kv_heads, head % p.kv_heads, tile, HalfTiles::kOnEnd);
-      v.pack(head / p.kv_heads, head % p.kv_heads, tile, HalfTiles::kPairs);
+      k.pack(head / p.kv_heads, head % p.kv_heads, tile, Tiles::kOnEnd);
+      v.pack(head / p.kv_heads, head % p.kv_heads, tile, Tiles::kPairs);
     });
     const int64_t blocks = round_up(p.queries, block_queries) / block_queries;
     each_item(*call.pool, heads * blocks, [&](int64_t item, int64_t slot) {
@@ -88,20 +111,20 @@ struct HalfForward {
 
   TV_AMX void run_block(int64_t b, int64_t kv_head, int64_t first, int64_t slot) const {
     Carver own{slots + slot * slot_bytes};
-    HalfBlock block = block_in(own);
+    PlaneBlock block = block_in(own);
     fill(b, kv_head, first, block);
     QueryBlock& rows = block.rows;
     const TileRegisters registers;
     clear(rows.total, rows.rows, rows.padded);
     const KeyRange seen = seen_keys(rows);
     for (int64_t segment = seen.low / kSegment; segment * kSegment < seen.high; ++segment) {
-      attend_half(b, kv_head, segment * kSegment, seen, block);
+      attend_planes(b, kv_head, segment * kSegment, seen, block);
       fold(rows.rows, rows.segment, rows.total, rows.padded, rows.decay, rows.share);
     }
     write(b, kv_head, first, rows);
   }
 
-  void fill(int64_t b, int64_t kv_head, int64_t first, HalfBlock& block) const {
+  TV_AMX void fill(int64_t b, int64_t kv_head, int64_t first, PlaneBlock& block) const {
     QueryBlock& rows = block.rows;
     rows.rows = 0;
     const int64_t last = first + block_queries < p.queries ? first + block_queries : p.queries;
@@ -112,40 +135,43 @@ struct HalfForward {
       for (int64_t g = 0; g < p.group; ++g) {
         const int r = rows.rows++;
         const int64_t head = kv_head * p.group + g;
-        uint16_t* q = block.q + r * k.padded;
-        const size_t bytes = sizeof *q * static_cast<size_t>(p.depth);
-        __builtin_memcpy(q, p.q.half_at(((b * p.queries + i) * p.heads + head) * p.depth), bytes);
-        __builtin_memset(q + p.depth, 0, sizeof *q * static_cast<size_t>(k.padded) - bytes);
+        const int64_t from = ((b * p.queries + i) * p.heads + head) * p.depth;
+        for (int64_t d = 0; d < k.padded; d += 32)
+          put_planes<kPlanes>(block.q + r * k.padded + d, q_plane(), get(from + d, p.depth - d),
+                              get(from + d + kLanes, p.depth - d - kLanes));
         rows.begin[r] = seen.begin, rows.end[r] = seen.end;
         rows.position[r] = i + p.offset();
         rows.slope[r] = p.slope(head);
       }
     }
     const int64_t spare = max_rows() - rows.rows;
-    __builtin_memset(block.q + rows.rows * k.padded, 0, sizeof *block.q * spare * k.padded);
-    __builtin_memset(block.weights + rows.rows * kWeightStride, 0,
-                     sizeof *block.weights * spare * kWeightStride);
+    for (int n = 0; n < kPlanes; ++n) {
+      __builtin_memset(block.q + n * q_plane() + rows.rows * k.padded, 0, 2 * spare * k.padded);
+      __builtin_memset(block.weights + n * weight_plane() + rows.rows * kWeightStride, 0,
+                       2 * spare * kWeightStride);
+    }
   }
+  F32 get(int64_t at, int64_t count) const { return count > 0 ? p.q.get(at, count) : zero(); }
 
   // Keys [origin, + 512): leaves the rows' own results in the block's segment.
-  TV_AMX void attend_half(int64_t b, int64_t kv_head, int64_t origin, const KeyRange& seen,
-                          HalfBlock& block) const {
+  TV_AMX void attend_planes(int64_t b, int64_t kv_head, int64_t origin, const KeyRange& seen,
+                            PlaneBlock& block) const {
     const int64_t first_tile = k.index(b, kv_head, 0);
     const int64_t low = seen.low > origin ? seen.low / kKeyGroup * kKeyGroup : origin;
     const int64_t high = seen.high < origin + kSegment ? round_up(seen.high, kKeyGroup) : origin + kSegment;
-    for (int64_t r = 0; r < block.rows.rows; r += kHalfRows)
+    for (int64_t r = 0; r < block.rows.rows; r += kTileRows)
       score(block.q + r * k.padded, first_tile, low, high, block.scores + r * kScoreStride + (low - origin));
     intersect(block.rows, origin, kSegment);
     for (int r = 0; r < block.rows.rows; ++r)
       weigh(block, r, origin, static_cast<int>(low - origin), static_cast<int>(high - origin));
-    for (int64_t r = 0; r < block.rows.rows; r += kHalfRows)
+    for (int64_t r = 0; r < block.rows.rows; r += kTileRows)
       add_values(block.weights + r * kWeightStride + (low - origin), first_tile, low, high,
                  block.rows.segment.out + r * v.padded);
     for (int64_t at = low / kTile * kTile; at < high; at += kTile) {
       if (!v.strays[first_tile + at / kTile]) continue;
       intersect(block.rows, at, kTile);
       add_strays(v, first_tile + at / kTile, v.place(b, kv_head, at), block.rows.rows,
-                 block.weights + (at - origin), kWeightStride, block.rows.from, block.rows.to,
+                 block.weights + (at - origin), kWeightStride, weight_plane(), block.rows.from, block.rows.to,
                  block.rows.segment.out, v.padded);
     }
   }
@@ -155,14 +181,14 @@ struct HalfForward {
       const int64_t tile = first_tile + at / kTile, chunk = at % kTile / kChunk;
       clear_sums();
       for (int64_t step = 0; step < k.padded / kTileDepth; ++step)
-        add_product(q + step * kTileDepth, k.padded, 16 * k.padded, k.columns(tile, step, chunk),
-                    k.columns(tile, step, chunk + 1));
+        add_product<kPlanes>({q + step * kTileDepth, k.padded, 16 * k.padded, q_plane()},
+                             k.columns(tile, step, chunk));
       store_sums(scores, kScoreStride);
     }
   }
 
   // Scores of a row, times the scale, as weights, which are 0 from `begin` and to `end` where hidden.
-  TV_AMX void weigh(HalfBlock& block, int r, int64_t origin, int begin, int end) const {
+  TV_AMX void weigh(PlaneBlock& block, int r, int64_t origin, int begin, int end) const {
     QueryBlock& b = block.rows;
     float* s = block.scores + r * kScoreStride;
     float factor = p.scale;
@@ -175,8 +201,8 @@ struct HalfForward {
                           ? shape_segment(s, b.from[r], b.to[r], p.shaping, b.slope[r], distance)
                           : -kInfinity;
     b.segment.top[r] = top * factor;
-    b.segment.sum[r] = weigh_half(s, block.weights + r * kWeightStride, b.from[r], b.to[r], begin, end,
-                                  factor, b.segment.top[r]);
+    b.segment.sum[r] = weigh_planes<kPlanes>(s, block.weights + r * kWeightStride, weight_plane(), b.from[r],
+                                             b.to[r], begin, end, factor, b.segment.top[r]);
   }
 
   TV_AMX void add_values(const uint16_t* weights, int64_t first_tile, int64_t low, int64_t high,
@@ -186,8 +212,8 @@ struct HalfForward {
       for (int64_t at = low; at < high; at += kKeyGroup) {
         const int64_t tile = first_tile + at / kTile;
         const int half = static_cast<int>(at % kTile / kKeyGroup);
-        add_product(weights + (at - low), kWeightStride, 16 * kWeightStride,
-                    v.pair_columns(tile, half, chunk), v.pair_columns(tile, half, chunk + 1));
+        add_product<kPlanes>({weights + (at - low), kWeightStride, 16 * kWeightStride, weight_plane()},
+                             v.pair_columns(tile, half, chunk));
       }
       store_sums(out + chunk * kChunk, v.padded);
     }

@@ -53,7 +53,12 @@ struct Kernel {
   // copy (0: use the weight as it is), and the arranging. Kernels must also run with prepared == nullptr.
   size_t (*prepared_bytes)(const View& weight) = nullptr;
   void (*prepare)(const View& weight, void* prepared, ThreadPool& pool) = nullptr;
+  // Runs calls that share in[0], the dtypes and the scratch, each with a prepared weight, as one piece of
+  // work: the same bits as one after the other. At most kMostTogether of them.
+  void (*run_together)(const Call* calls, int n) = nullptr;
 };
+
+constexpr int kMostTogether = 4;
 
 struct KernelTable {
   const Kernel* begin;

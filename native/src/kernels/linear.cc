@@ -87,20 +87,20 @@ Cut packed_cut(const Call& call, int64_t at_once) {
 }
 
 template <class Block>
-void run_packed(const Call& call) {
-  const View &x = call.in[0], &w = call.in[1];
-  const int64_t tokens = x.rows(), k = w.dim(1);
-  const Cut c = packed_cut(call, 1);
-  auto* codes = static_cast<int16_t*>(call.scratch);
+void run_packed(const Call* calls, int n) {
+  const Group group = group_of(calls, n, [](const Call& call) { return packed_cut(call, 1); });
+  const View& x = group.first().in[0];
+  const int64_t tokens = x.rows(), k = x.dim(-1);
+  auto* codes = static_cast<int16_t*>(group.first().scratch);
   for (int64_t first = 0; first < tokens; first += kTokenBlock) {
     const int64_t held = tokens - first < kTokenBlock ? tokens - first : kTokenBlock;
     auto* scales = reinterpret_cast<TokenScale*>(codes + held * k);
-    call.pool->parallel_for(held, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end) {
+    group.first().pool->parallel_for(held, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
         quantise_row(x.as<float>() + (first + t) * k, k, held, Arranged<Block>::kOffset,
                      Arranged<Block>::kHalves, codes + t * kQuantBlock, scales + t);
     });
-    call.pool->parallel_for(c.units, c.grain, [&](int64_t begin, int64_t end) {
+    group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
       alignas(64) float acc[kTokenTile * kStrip];
       for (int64_t s = begin; s < end; ++s) {
         const uint8_t* strip = units_at(call, c, s, 1);
@@ -157,23 +157,23 @@ void quantise_group(const float* x, int64_t count, int64_t k, int offset, bool h
 }
 
 template <class Block>
-void run_tiles(const Call& call) {
-  const View &x = call.in[0], &w = call.in[1];
-  const int64_t tokens = x.rows(), k = w.dim(1), blocks = k / kQuantBlock;
-  if (tokens <= kFewTokens) return run_packed<Block>(call);
-  const Cut c = packed_cut(call, 2);
-  auto* codes = static_cast<int16_t*>(call.scratch);
+void run_tiles(const Call* calls, int n) {
+  const View& x = calls[0].in[0];
+  const int64_t tokens = x.rows(), k = x.dim(-1), blocks = k / kQuantBlock;
+  if (tokens <= kFewTokens) return run_packed<Block>(calls, n);
+  const Group group = group_of(calls, n, [](const Call& call) { return packed_cut(call, 2); });
+  auto* codes = static_cast<int16_t*>(group.first().scratch);
   for (int64_t first = 0; first < tokens; first += kTokenBlock) {
     const int64_t held = tokens - first < kTokenBlock ? tokens - first : kTokenBlock;
     const int64_t groups = (held + kTokenGroup - 1) / kTokenGroup;
     auto* scales = reinterpret_cast<TokenScale*>(codes + groups * kTokenGroup * k);
-    call.pool->parallel_for(groups, 1 + 2048 / (k + 1), [&](int64_t begin, int64_t end) {
+    group.first().pool->parallel_for(groups, 1 + 2048 / (k + 1), [&](int64_t begin, int64_t end) {
       for (int64_t g = begin, t = g * kTokenGroup; g < end; ++g, t += kTokenGroup)
         quantise_group(x.as<float>() + (first + t) * k, held - t < kTokenGroup ? held - t : kTokenGroup, k,
                        Arranged<Block>::kOffset, Arranged<Block>::kHalves, codes + t * k,
                        scales + t * blocks);
     });
-    call.pool->parallel_for(c.units, c.grain, [&](int64_t begin, int64_t end) {
+    group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
       const Tiles tiles;
       for (int64_t s = begin; s < end; s += 2)
         run_tile_strips<Block>(call, c, s, end, first, held, codes, scales);
@@ -186,10 +186,14 @@ void run_tiles(const Call& call) {
 // --- the row
 // -------------------------------------------------------------------------------------------
 
+void run_together(const Call* calls, int n) {
+  const DType dtype = calls[0].in[1].dtype;
+  if (!with_dense(dtype, [&]<class Dense>() { run_dense<Dense>(calls, n); }))
+    with_block(dtype, [&]<class Block>() { run_packed<Block>(calls, n); });
+}
+
 void run_linear(const Call& call) {
-  if (call.out[0].size() == 0) return;
-  if (!with_dense(call.in[1].dtype, [&]<class Dense>() { run_dense<Dense>(call); }))
-    with_block(call.in[1].dtype, [&]<class Block>() { run_packed<Block>(call); });
+  if (call.out[0].size() != 0) run_together(&call, 1);
 }
 
 size_t scratch_linear(const Call& call) {
@@ -209,12 +213,16 @@ void prepare(const View& w, void* prepared, ThreadPool& pool) {
 
 #ifdef TV_HAS_AMX
 
-void run_linear_amx(const Call& call) {
-  if (call.out[0].size() == 0) return;
-  if (is_packed(call.in[1].dtype))
-    with_block(call.in[1].dtype, [&]<class Block>() { run_tiles<Block>(call); });
+void run_together_amx(const Call* calls, int n) {
+  const DType dtype = calls[0].in[1].dtype;
+  if (is_packed(dtype))
+    with_block(dtype, [&]<class Block>() { run_tiles<Block>(calls, n); });
   else
-    run_dense_tiles(call);
+    run_dense_tiles(calls, n);
+}
+
+void run_linear_amx(const Call& call) {
+  if (call.out[0].size() != 0) run_together_amx(&call, 1);
 }
 
 size_t scratch_linear_amx(const Call& call) {
@@ -283,13 +291,14 @@ void run_input_grad(const Call& call) {
 }  // namespace
 
 TV_KERNELS(linear,
-           {"linear", accept_linear, check_linear, run_linear, scratch_linear, prepared_bytes, prepare},
+           {"linear", accept_linear, check_linear, run_linear, scratch_linear, prepared_bytes, prepare,
+            run_together},
            {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
 
 #ifdef TV_HAS_AMX
 TV_KERNELS(linear_amx,
            {"linear", accept_linear, check_linear, run_linear_amx, scratch_linear_amx, prepared_bytes_amx,
-            prepare_amx},
+            prepare_amx, run_together_amx},
            {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
 #endif
 

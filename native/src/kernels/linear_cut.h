@@ -91,6 +91,38 @@ inline const uint8_t* units_at(const Call& call, const Cut& c, int64_t u, int64_
   return own;
 }
 
+// Calls on the same activations, whose chunks are handed out as those of one.
+struct Group {
+  const Call* calls;
+  int n;
+  Cut cuts[kMostTogether];
+
+  const Call& first() const { return calls[0]; }
+
+  // f(call, cut, begin, end) for the units of every chunk.
+  template <class F>
+  void each_chunk(F&& f) const {
+    int64_t ends[kMostTogether], chunks = 0;
+    for (int i = 0; i < n; ++i) ends[i] = chunks += cuts[i].chunks();
+    first().pool->parallel_for(chunks, 1, [&](int64_t from, int64_t to) {
+      for (int64_t chunk = from; chunk < to; ++chunk) {
+        int i = 0;
+        while (chunk >= ends[i]) ++i;
+        const int64_t begin = (chunk - (i == 0 ? 0 : ends[i - 1])) * cuts[i].grain;
+        const int64_t end = begin + cuts[i].grain;
+        f(calls[i], cuts[i], begin, end < cuts[i].units ? end : cuts[i].units);
+      }
+    });
+  }
+};
+
+template <class F>
+Group group_of(const Call* calls, int n, F&& cut_of) {
+  Group g = {calls, n, {}};
+  for (int i = 0; i < n; ++i) g.cuts[i] = cut_of(calls[i]);
+  return g;
+}
+
 TV_INLINE F32 load_some(DType dtype, const void* from, int64_t at, int count) {
   const uint16_t* halves = static_cast<const uint16_t*>(from) + at;
   if (dtype == DType::f32) return load_partial(static_cast<const float*>(from) + at, count);

@@ -40,11 +40,11 @@ void run_dense_strips(const Call& call, const typename Dense::Element* w, int64_
   }
 }
 
-// All strips times a block of tokens.
+// All strips of all calls times a block of tokens.
 template <class Dense>
-void run_dense_block(const Call& call, const Cut& c, const float* x, int64_t first, int64_t count) {
+void run_dense_block(const Group& group, const float* x, int64_t first, int64_t count) {
   using E = typename Dense::Element;
-  call.pool->parallel_for(c.units, c.grain, [&](int64_t begin, int64_t end) {
+  group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; s += kTileStrips) {
       const int64_t strips = end - s < kTileStrips ? end - s : kTileStrips;
       const E* w = reinterpret_cast<const E*>(units_at(call, c, s, strips));
@@ -57,19 +57,19 @@ void run_dense_block(const Call& call, const Cut& c, const float* x, int64_t fir
 }
 
 template <class Dense>
-void run_dense(const Call& call) {
-  const View& x = call.in[0];
+void run_dense(const Call* calls, int n) {
+  const View& x = calls[0].in[0];
   const int64_t tokens = x.rows(), k = x.dim(-1);
-  const Cut c = dense_cut(call);
-  if (x.dtype == DType::f32) return run_dense_block<Dense>(call, c, x.as<float>(), 0, tokens);
-  auto* wide = static_cast<float*>(call.scratch);
+  const Group group = group_of(calls, n, dense_cut);
+  if (x.dtype == DType::f32) return run_dense_block<Dense>(group, x.as<float>(), 0, tokens);
+  auto* wide = static_cast<float*>(group.first().scratch);
   for (int64_t first = 0; first < tokens; first += kWideTokens) {
     const int64_t held = tokens - first < kWideTokens ? tokens - first : kWideTokens;
-    call.pool->parallel_for(held, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end) {
+    group.first().pool->parallel_for(held, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
         widen_row(x.dtype, x.as<uint16_t>() + (first + t) * k, k, wide + t * k);
     });
-    run_dense_block<Dense>(call, c, wide, first, held);
+    run_dense_block<Dense>(group, wide, first, held);
   }
 }
 

@@ -14,6 +14,7 @@ Layout::Layout(const Plan& plan, std::vector<int64_t> dims, ThreadPool* pool, co
   views_.reserve(plan.values.size());
   for (uint32_t id = 0; id < plan.values.size(); ++id) views_.push_back(plan.view(id, dims_.data()));
   make_steps(pool, prepared, fault);
+  find_groups();
   find_movables();
   check();
   place();
@@ -47,6 +48,27 @@ void Layout::make_steps(ThreadPool* pool, const void* const* prepared, int* faul
                  prepared[i],
                  fault};
     steps_.push_back(step);
+  }
+}
+
+// Steps side by side that may run at once: of one kernel that can, on one first input, with equal dtypes and
+// prepared weights.
+void Layout::find_groups() {
+  const auto joins = [](const Step& first, const Step& next) {
+    const Op &a = *first.op, &b = *next.op;
+    if (a.kernel != b.kernel || a.in.size() != b.in.size() || next.call.prepared == nullptr) return false;
+    for (size_t i = 0; i < a.in.size(); ++i)
+      if (first.call.in[i].dtype != next.call.in[i].dtype) return false;
+    return a.in[0] == b.in[0] && first.call.out[0].dtype == next.call.out[0].dtype;
+  };
+  for (size_t s = 0; s < steps_.size();) {
+    Step& first = steps_[s];
+    const Kernel* kernel = first.op->kernel;
+    if (kernel != nullptr && kernel->run_together != nullptr && first.call.prepared != nullptr)
+      while (first.together < kMostTogether && s + first.together < steps_.size() &&
+             joins(first, steps_[s + first.together]))
+        ++first.together;
+    s += first.together;
   }
 }
 

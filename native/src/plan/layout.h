@@ -31,6 +31,7 @@ class Layout {
   struct Step {
     const Op* op;
     Call call;
+    int together = 1;  // steps from this one on that its kernel runs at once
   };
   const std::vector<Step>& steps() const { return steps_; }
 
@@ -43,6 +44,7 @@ class Layout {
   };
 
   void make_steps(ThreadPool* pool, const void* const* prepared, int* fault);
+  void find_groups();
   void find_movables();
   void move(const Movable& storage, void* data);
   void check();

@@ -241,29 +241,42 @@ void Program::run(std::span<const View> inputs, std::span<View> outputs, const s
   commit(layout);
 }
 
-void Program::step(const Layout::Step& step, const std::atomic<bool>& cancel) {
+void Program::run_step(const Layout& layout, size_t at, const std::atomic<bool>& cancel) {
+  const Layout::Step& step = layout.steps()[at];
   if (cancel.load(std::memory_order_relaxed))
     fail(Status::cancelled, "[run] cancelled before %s", step.call.op);
-  if (step.op->kernel != nullptr)
+  if (step.together > 1) {
+    Call calls[kMostTogether];
+    for (int i = 0; i < step.together; ++i) calls[i] = layout.steps()[at + i].call;
+    step.op->kernel->run_together(calls, step.together);
+  } else if (step.op->kernel != nullptr) {
     step.op->kernel->run(step.call);
-  else
-    std::memcpy(step.call.out[0].data, step.call.in[0].data,
-                step.call.in[0].nbytes());  // reshape with a copy
+  } else {  // reshape with a copy
+    std::memcpy(step.call.out[0].data, step.call.in[0].data, step.call.in[0].nbytes());
+  }
   if (__atomic_load_n(&fault_, __ATOMIC_RELAXED) != 0)
     fail(Status::invalid_argument, "[%s] an index in its inputs is out of range", step.call.op);
 }
 
 void Program::execute(const Layout& layout, const std::atomic<bool>& cancel) {
-  for (const Layout::Step& s : layout.steps()) step(s, cancel);
+  const std::vector<Layout::Step>& steps = layout.steps();
+  for (size_t at = 0; at < steps.size(); at += steps[at].together) run_step(layout, at, cancel);
 }
 
 void Program::execute_traced(const Layout& layout, const std::atomic<bool>& cancel) {
   Trace& trace = *Trace::get();
-  for (const Layout::Step& s : layout.steps()) {
+  const std::vector<Layout::Step>& steps = layout.steps();
+  for (size_t at = 0; at < steps.size(); at += steps[at].together) {
     const uint64_t start = Trace::now();
-    RunWatch::label = s.call.op;
-    step(s, cancel);
-    trace.add(s.call.op, s.call.n_out > 0 ? shape_text(s.call.out[0]).c_str() : "", 0, start, Trace::now());
+    RunWatch::label = steps[at].call.op;
+    run_step(layout, at, cancel);
+    const uint64_t end = Trace::now();
+    std::string made;
+    for (int i = 0; i < steps[at].together; ++i) {
+      if (i != 0) made += ' ';
+      made += shape_text(steps[at + i].call.out[0]);
+    }
+    trace.add(steps[at].call.op, made.c_str(), 0, start, end);
   }
   RunWatch::label = "";
   trace.flush();

@@ -49,7 +49,8 @@ class Program {
   void bind_outputs(Layout& layout, std::span<const View> inputs, std::span<const View> outputs) const;
   void execute(const Layout& layout, const std::atomic<bool>& cancel);
   void execute_traced(const Layout& layout, const std::atomic<bool>& cancel);
-  void step(const Layout::Step& step, const std::atomic<bool>& cancel);
+  // Runs a step, and those that run together with it.
+  void run_step(const Layout& layout, size_t at, const std::atomic<bool>& cancel);
   void give(const Layout& layout, std::span<View> outputs);
   void commit(const Layout& layout);
 

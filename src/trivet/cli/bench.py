@@ -1,4 +1,4 @@
-"""Measure how fast a model runs here, and what share of the machine's bound that is."""
+"""Measure how fast a model runs here."""
 
 from __future__ import annotations
 

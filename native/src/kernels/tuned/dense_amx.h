@@ -407,16 +407,16 @@ TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint
 }
 
 template <class Dense, class X>
-void run_dense_tiles_of(const Call& call) {
+void run_dense_tiles_of(const Call* calls, int n) {
   constexpr int kX = planes_of(X::kDType, Dense::kDType);
-  const Cut c = tile_cut(call);
-  TokenTiles t = first_tokens(call);
-  const int64_t tokens = call.in[0].rows(), most = t.held;
+  const Group group = group_of(calls, n, tile_cut);
+  TokenTiles t = first_tokens(group.first());
+  const int64_t tokens = group.first().in[0].rows(), most = t.held;
   const bool few = tokens * (kX < 3 ? kX : 1) <= kGroupRows;
   for (; t.first < tokens; t.first += most) {
     t.held = tokens - t.first < most ? tokens - t.first : most;
-    pack_tokens<X, kX>(call, t);
-    call.pool->parallel_for(c.units, c.grain, [&](int64_t begin, int64_t end) {
+    pack_tokens<X, kX>(group.first(), t);
+    group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
       const DenseTiles tiles(few && kX < 3 ? kX * t.rows : t.rows, kX == 3);
       for (int64_t u = begin; u < end; ++u) {
         const uint8_t* pair = units_at(call, c, u, 1);
@@ -427,9 +427,9 @@ void run_dense_tiles_of(const Call& call) {
   }
 }
 
-inline void run_dense_tiles(const Call& call) {
-  with_dense(call.in[1].dtype, [&]<class Dense>() {
-    with_dense(call.in[0].dtype, [&]<class X>() { run_dense_tiles_of<Dense, X>(call); });
+inline void run_dense_tiles(const Call* calls, int n) {
+  with_dense(calls[0].in[1].dtype, [&]<class Dense>() {
+    with_dense(calls[0].in[0].dtype, [&]<class X>() { run_dense_tiles_of<Dense, X>(calls, n); });
   });
 }
 

@@ -39,17 +39,23 @@ def compare(kind: str, threads: int, rounds: int, tasks: list[str]) -> list[dict
     return cases
 
 
-def bounds(kind: str, tasks: list[str], rates: Any) -> dict[str, float]:
-    """Tokens per second that a machine of these rates allows for each task on a file."""
+def against_bound(case: dict[str, Any], rates: Any) -> dict[str, float]:
+    """What a token of the case reads and computes, the tokens per second that a machine of these rates
+    allows, and the share of them that was reached."""
     from trivet.generate.benchmark import Task
     from trivet.generate.model import load
 
-    model = load(file(kind), "cpu", context=2048)
-    found = {}
-    for task in tasks:
-        what, *numbers = TASKS[task].split()
-        found[task] = Task(what, *map(int, numbers)).bound(model, rates)
-    return found
+    what, *numbers = TASKS[case["task"]].split()
+    task, model = Task(what, *map(int, numbers)), load(file(case["type"]), "cpu", context=2048)
+    work, tokens = task.work(model), task.tokens if what == "prefill" else 1
+    bound = task.bound(model, rates)
+    return {
+        "read": work.read / tokens,
+        "operations": sum(work.operations.values()) / tokens,
+        "read_bytes": rates.read_bytes,
+        "bound": bound,
+        "share": median(case["rates"]["trivet"]) / bound,
+    }
 
 
 def main() -> None:
@@ -69,11 +75,7 @@ def main() -> None:
         for kind in args.types:
             found = compare(kind, threads, args.rounds, args.tasks)
             rates = cpu_rates(threads)  # in the same minutes as what is held against it
-            for case in found:
-                case["bound"] = bounds(kind, [case["task"]], rates)[case["task"]]
-                case["read_bytes"] = rates.read_bytes
-                case["share"] = median(case["rates"]["trivet"]) / case["bound"]
-            cases += found
+            cases += [case | against_bound(case, rates) for case in found]
     write("inference", args.json, {"machine": machine(max(args.threads)), "cases": cases})
 
 

@@ -1,0 +1,181 @@
+"""RESULTS.md and roofline.svg, from the raw results under benchmarks/results/.
+
+python benchmarks/report.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from common import RESULTS, spread
+
+FOLDER = Path(__file__).parent
+COLOURS = {"trivet": "#c2410c", "llama.cpp": "#475569"}
+
+
+def raw(name: str) -> dict[str, Any] | None:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    cells = [list(head), *(list(row) for row in rows)]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    lines.insert(1, "|" + " --- |" * len(cells[0]))
+    return "\n".join(lines)
+
+
+def introduction(machine: dict[str, Any]) -> str:
+    rates = machine["rates"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return f"""# How fast trivet is
+
+Made by `benchmarks/report.py` from the raw results in [`results/`](results). Every figure is a median over
+rounds in which trivet and its peer took turns on the same machine, with the lowest and highest in brackets;
+a ratio is the median of the rounds' ratios. A shared machine drifts from minute to minute: believe ratios
+before tokens per second.
+
+Measured on: {machine["processor"]}, {machine["processors"]} processors, kernels for {machine["isa"]}; Python
+{machine["python"]}, {versions}. In the same run the machine read {rates["read_bytes"] / 1e9:.1f} GB/s and
+computed {rates["f32"] / 1e9:.0f} (float32), {rates["bf16"] / 1e9:.0f} (bf16) and
+{rates["i8"] / 1e9:.0f} (int8) GOP/s at most (`tv_cpu_measure`).
+"""
+
+
+def inference() -> str:
+    found = raw("inference")
+    if found is None:
+        return ""
+    rows = [
+        (
+            case["type"],
+            str(case["threads"]),
+            case["task"],
+            spread(case["rates"]["trivet"]),
+            spread(case["rates"]["llama.cpp"]),
+            f"**{case['ratio']:.2f}**",
+            f"{100 * case['share']:.0f} %",
+        )
+        for case in found["cases"]
+    ]
+    head = ("file", "threads", "task", "trivet, tokens/s", "llama.cpp, tokens/s", "ratio", "of the bound")
+    return f"""
+## Prefill and decode of SmolLM2-135M, beside llama.cpp
+
+`python benchmarks/inference.py`: both engines open the same file, each in a process of its own; llama.cpp
+through its C interface, with flash attention, compiled for this processor but for AMX, with which it crashes
+here. The bound is the time to read weights, keys and values once at the measured bandwidth, or to do the
+arithmetic in the narrowest type at the measured peak, whichever is longer.
+
+{table(head, rows)}
+
+![Roofline: operations per second over operations per byte](roofline.svg)
+"""
+
+
+def start() -> str:
+    found = raw("start")
+    if found is None:
+        return ""
+    size = found["memory"]["file_bytes"]
+    rows = [
+        (
+            engine,
+            f"{spread(seconds)} s",
+            f"{(found['memory']['peak_bytes'][engine] - size) / 1e6:.0f} MB",
+            f"{100 * found['idle'][engine]:.1f} %",
+        )
+        for engine, seconds in found["start"]["seconds"].items()
+    ]
+    head = ("engine", "process start to first token", "peak memory beyond the file", "a processor, when idle")
+    return f"""
+## Start, memory, idling
+
+`python benchmarks/start.py`: {found["type"]}, {size / 1e6:.0f} MB, in the page cache; 2,000 tokens of context.
+
+{table(head, rows)}
+"""
+
+
+def threads() -> str:
+    found = raw("threads")
+    if found is None:
+        return ""
+    counts = list(found["cases"][0]["rates"])
+    rows = [
+        (
+            case["engine"],
+            case["task"].removesuffix(" 0"),
+            *(f"{median(case['rates'][n]):.4g} ({case['scaling'][n]:.2f}×)" for n in counts),
+        )
+        for case in found["cases"]
+    ]
+    return f"""
+## Threads
+
+`python benchmarks/threads.py`: tokens/s, and times as many as with one thread.
+
+{table(("engine", "task", *(f"{n} threads" for n in counts)), rows)}
+"""
+
+
+def roofline() -> None:
+    """Operations per second over operations per byte: each file's tasks under the machine's roofs."""
+    found = raw("inference")
+    if found is None:
+        return
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "trivet", "font.size": 9})
+    figure, axes = plt.subplots(figsize=(8, 5))
+    rates = found["machine"]["rates"]
+    for name in ("f32", "bf16", "i8"):
+        ridge = rates[name] / rates["read_bytes"]
+        axes.plot(
+            [0.1, ridge, 1e5], [0.1 * rates["read_bytes"], rates[name], rates[name]], color="#94a3b8", lw=1
+        )
+        axes.annotate(f"{name} {rates[name] / 1e9:.0f} GOP/s", (1e5, rates[name]), ha="right", va="bottom")
+    axes.annotate(
+        f"memory {rates['read_bytes'] / 1e9:.1f} GB/s", (0.3, 0.35 * rates["read_bytes"]), rotation=32
+    )
+    for case in found["cases"]:
+        if case["threads"] != found["machine"]["threads"]:
+            continue
+        for engine, colour in COLOURS.items():
+            rate = median(case["rates"][engine])
+            axes.plot(
+                case["operations"] / case["read"],
+                rate * case["operations"],
+                "o" if case["task"].startswith("prefill") else "s",
+                color=colour,
+                ms=5,
+                label=f"{engine}, {case['task'].split()[0]}",
+            )
+        top = median(case["rates"]["trivet"]) * case["operations"]
+        place = (case["operations"] / case["read"], top)
+        axes.annotate(case["type"], place, fontsize=6, xytext=(3, 3), textcoords="offset points")
+    axes.set(xscale="log", yscale="log", xlabel="operations per byte read", ylabel="operations per second")
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    axes.legend(unique.values(), unique.keys(), loc="lower right", frameon=False)
+    figure.savefig(FOLDER / "roofline.svg", metadata={"Date": None}, bbox_inches="tight")
+
+
+def main() -> None:
+    newest = next((r for r in map(raw, ("inference", "start", "threads", "gemm")) if r), None)
+    if newest is None:
+        raise SystemExit("no results yet: run the scripts beside this one first")
+    roofline()
+    parts = (introduction(newest["machine"]), inference(), start(), threads())
+    (FOLDER / "RESULTS.md").write_text("".join(parts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -85,10 +85,13 @@ static inline void put_tile(const GemmOut& out, int64_t i, int64_t j, const Sum*
 
 // --- blocks -----------------------------------------------------------------------------------------------
 
-// How a product is cut: C into blocks, k into equal runs.
+// How a product is cut: C into blocks, k into equal runs. The rows of A are held: a block's are packed once
+// in a run, and then one panel of B after another streams by. When A has few rows they are held for all of k,
+// and a panel of B takes all its runs before the next one.
 struct GemmCut {
   int64_t rows, columns, depth;  // of a block; a run of k
   int64_t row_blocks, column_blocks, runs;
+  bool few;
   int64_t units() const { return row_blocks * column_blocks; }
 };
 
@@ -96,37 +99,41 @@ static inline int64_t blocks_of(int64_t n, int64_t size) { return n == 0 ? 1 : c
 
 template <class Engine>
 static inline GemmCut gemm_cut(GemmShape s, int threads) {
-  const int64_t row_tiles = blocks_of(s.m, Engine::kRows), column_tiles = blocks_of(s.n, Engine::kColumns);
+  constexpr int kHeld = Engine::kHeld, kStreamed = Engine::kStreamed;
+  const int64_t row_tiles = blocks_of(s.m, kHeld), column_tiles = blocks_of(s.n, kStreamed);
   GemmCut c;
+  c.few = s.m <= Engine::kFewRows;
   c.runs = blocks_of(s.k, Engine::kBlockK);
   c.depth = round_up(s.k == 0 ? 1 : ceil_div(s.k, c.runs), Engine::kDepth);
   c.row_blocks = blocks_of(s.m, Engine::kBlockRows);
-  c.column_blocks = blocks_of(s.n, Engine::kBlockColumns);
+  c.column_blocks = c.few ? least(column_tiles, threads) : blocks_of(s.n, Engine::kBlockColumns);
   if (s.m * s.n * s.k < 400000) threads = 1;  // not worth waking another thread
   while (c.units() < 4 * threads && c.units() % threads != 0) {
     const bool columns = column_tiles / c.column_blocks >= row_tiles / c.row_blocks;
     if (columns ? c.column_blocks == column_tiles : c.row_blocks == row_tiles) break;
     ++(columns ? c.column_blocks : c.row_blocks);
   }
-  c.rows = ceil_div(row_tiles, c.row_blocks) * Engine::kRows;
-  c.columns = ceil_div(column_tiles, c.column_blocks) * Engine::kColumns;
+  c.rows = ceil_div(row_tiles, c.row_blocks) * kHeld;
+  c.columns = ceil_div(column_tiles, c.column_blocks) * kStreamed;
   c.row_blocks = blocks_of(s.m, c.rows);
   c.column_blocks = blocks_of(s.n, c.columns);
   return c;
 }
 
-// The parts of a thread's scratch, in bytes from its beginning.
+// The parts of a thread's scratch: panels of A, a panel of B, sums. In bytes from its beginning.
 template <class Engine>
 struct GemmRoom {
+  static constexpr int64_t kTile =
+      Engine::kHeld * Engine::kStreamed * static_cast<int64_t>(sizeof(typename Engine::Sum));
   int64_t panel, sums, end;
+
   explicit GemmRoom(const GemmCut& c) {
-    constexpr int64_t kOverhang = 64;  // see pack_across()
-    panel = round_up(c.rows / Engine::kRows * Engine::panel_bytes(Engine::kRows, c.depth) + kOverhang, 64);
-    sums = panel + round_up(Engine::panel_bytes(Engine::kColumns, c.depth) + kOverhang, 64);
-    const int64_t tile =
-        Engine::kRows * Engine::kColumns * static_cast<int64_t>(sizeof(typename Engine::Sum));
-    end = sums + (c.runs == 1 ? 1 : c.rows / Engine::kRows * (c.columns / Engine::kColumns)) * tile;
-    end = round_up(end, 64);
+    constexpr int64_t kBehind = 128;  // what pack_across() spoils, or sums of columns
+    const int64_t held = c.rows / Engine::kHeld, depth = c.depth * (c.few ? c.runs : 1);
+    panel = round_up(held * Engine::panel_bytes(Engine::kHeld, depth) + kBehind, 64);
+    sums = panel + round_up(Engine::panel_bytes(Engine::kStreamed, c.depth) + kBehind, 64);
+    const int64_t tiles = held * (c.few || c.runs == 1 ? 1 : c.columns / Engine::kStreamed);
+    end = round_up(sums + tiles * kTile, 64);
   }
 };
 
@@ -148,33 +155,63 @@ struct GemmBlock {
 
   // Rows i .. and columns j .. of C.
   void make(int64_t i, int64_t j, char* memory) const {
+    [[maybe_unused]] const typename Engine::Session session;
+    const int64_t m = least(shape.m - i, cut.rows), n = least(shape.n - j, cut.columns);
     const GemmRoom<Engine> room(cut);
-    for (int64_t p = 0; p == 0 || p < shape.k; p += cut.depth) add_run(i, j, p, memory, room);
+    char* sums = memory + room.sums;
+    if (cut.few) {
+      const int64_t step = cut.rows / Engine::kHeld * Engine::panel_bytes(Engine::kHeld, cut.depth);
+      for (int64_t p = 0; p < shape.k; p += cut.depth) hold(i, m, p, memory + p / cut.depth * step);
+      for (int64_t c = 0; c < n; c += Engine::kStreamed)
+        for (int64_t p = 0; p == 0 || p < shape.k; p += cut.depth)
+          stream(i, m, j + c, p, memory + p / cut.depth * step, memory + room.panel, sums);
+      return;
+    }
+    for (int64_t p = 0; p == 0 || p < shape.k; p += cut.depth) {
+      hold(i, m, p, memory);
+      const int64_t step = cut.runs == 1 ? 0 : cut.rows / Engine::kHeld * room.kTile;
+      for (int64_t c = 0; c < n; c += Engine::kStreamed)
+        stream(i, m, j + c, p, memory, memory + room.panel, sums + c / Engine::kStreamed * step);
+    }
   }
 
  private:
-  void add_run(int64_t i0, int64_t j0, int64_t p, char* memory, const GemmRoom<Engine>& room) const {
-    const int64_t m = least(shape.m - i0, cut.rows), n = least(shape.n - j0, cut.columns);
-    const int64_t k = least(shape.k - p, cut.depth), padded = round_up(k, Engine::kDepth);
-    const int64_t step = Engine::panel_bytes(Engine::kRows, padded);
-    for (int64_t i = 0; i < m; i += Engine::kRows) {
-      const int rows = static_cast<int>(least(m - i, Engine::kRows));
-      const MatrixOf<Element> from = {a.data + (i0 + i) * a.row + p * a.column, a.row, a.column};
-      Engine::pack_rows(from, rows, Engine::panel_rows(rows), k, memory + i / Engine::kRows * step);
-    }
-    constexpr int64_t kTile = Engine::kRows * Engine::kColumns;
-    Sum* sums = reinterpret_cast<Sum*>(memory + room.sums);
-    for (int64_t j = 0; j < n; j += Engine::kColumns) {
-      const int columns = static_cast<int>(least(n - j, Engine::kColumns));
-      const MatrixOf<Element> from = {b.data + p * b.row + (j0 + j) * b.column, b.row, b.column};
-      Engine::pack_columns(from, columns, k, memory + room.panel);
-      for (int64_t i = 0; i < m; i += Engine::kRows) {
-        const int rows = static_cast<int>(least(m - i, Engine::kRows));
-        Engine::multiply(Engine::panel_rows(rows), padded, memory + i / Engine::kRows * step,
-                         memory + room.panel, sums, p == 0);
-        if (p + k == shape.k) put_tile(out, i0 + i, j0 + j, sums, Engine::kColumns, rows, columns);
-        if (cut.runs > 1) sums += kTile;
+  int64_t depth_at(int64_t p) const { return least(shape.k - p, cut.depth); }
+
+  // Packs m rows of A from i on, in the run at p.
+  void hold(int64_t i0, int64_t m, int64_t p, char* panels) const {
+    const int64_t k = depth_at(p);
+    const int64_t step = Engine::panel_bytes(Engine::kHeld, round_up(k, Engine::kDepth));
+    // Rows that stand side by side are read across all panels, a few k at a time.
+    const int64_t share = a.row == 1 ? Engine::kShare : k;
+    for (int64_t q = 0; q < k; q += share)
+      for (int64_t i = 0; i < m; i += Engine::kHeld) {
+        const int rows = static_cast<int>(least(m - i, Engine::kHeld)), width = Engine::held_width(rows);
+        const Element* from = a.data + (i0 + i) * a.row + (p + q) * a.column;
+        Engine::pack_held({from, a.row, a.column}, rows, width, least(k - q, share),
+                          panels + i / Engine::kHeld * step + Engine::panel_bytes(width, q));
       }
+  }
+
+  // One panel of B, at column j, in the run at p.
+  void stream(int64_t i0, int64_t m, int64_t j, int64_t p, const char* panels, char* panel,
+              char* sums) const {
+    const int64_t k = depth_at(p), padded = round_up(k, Engine::kDepth);
+    const int64_t step = Engine::panel_bytes(Engine::kHeld, padded);
+    const int columns = static_cast<int>(least(shape.n - j, Engine::kStreamed));
+    Engine::pack_streamed({b.data + p * b.row + j * b.column, b.row, b.column}, columns, k, panel);
+    for (int64_t i = 0; i < m; i += Engine::kHeld, panels += step) {
+      const int rows = static_cast<int>(least(m - i, Engine::kHeld));
+      Sum* tile = reinterpret_cast<Sum*>(sums);
+      Engine::multiply(Engine::held_width(rows), columns, padded, panels, panel, tile, p == 0);
+      if (p + k == shape.k) {
+        if constexpr (Engine::kTurned)
+          put_tile({out.dtype, out.data, out.column, out.row, out.c, out.alpha, out.beta}, j, i0 + i, tile,
+                   Engine::kHeld, columns, rows);
+        else
+          put_tile(out, i0 + i, j, tile, Engine::kStreamed, rows, columns);
+      }
+      if (cut.few || cut.runs > 1) sums += GemmRoom<Engine>::kTile;
     }
   }
 };

@@ -18,9 +18,9 @@ struct MatrixOf {
   int64_t column;
 };
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t round_up(int64_t n, int64_t multiple) { return ceil_div(n, multiple) * multiple; }
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static constexpr int64_t round_up(int64_t n, int64_t multiple) { return ceil_div(n, multiple) * multiple; }
+static constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // --- squares of four-byte items ---------------------------------------------------------------------------
 

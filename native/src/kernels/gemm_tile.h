@@ -37,45 +37,49 @@ template <class As>
 struct FloatEngine {
   using Element = typename As::Element;
   using Sum = float;
+  struct Session {};  // what a thread holds while it works
 #if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
-  static constexpr int kRows = 12;  // 24 of 32 registers hold sums
+  static constexpr int kHeld = 12;  // rows of a tile; 24 of 32 registers hold sums
 #elif defined(TV_ISA_AVX2)
-  static constexpr int kRows = 6;  // 12 of 16
+  static constexpr int kHeld = 6;  // 12 of 16
 #else
-  static constexpr int kRows = 4;
+  static constexpr int kHeld = 4;
 #endif
-  static constexpr int kColumns = 2 * kLanes;
-  static constexpr int kDepth = 1;            // k is padded to a multiple of this
-  static constexpr int64_t kBlockK = 256;     // a panel of B stays in the first cache
-  static constexpr int64_t kBlockRows = 384;  // a block of A and its sums stay in the second
+  static constexpr int kStreamed = 2 * kLanes;  // columns of a tile
+  static constexpr int kDepth = 1;              // k is padded to a multiple of this
+  static constexpr int64_t kShare = 64;         // k of all panels that are packed before the next k
+  static constexpr int64_t kBlockK = 256;       // a panel of B stays in the first cache
+  static constexpr int64_t kBlockRows = 384;    // a block of A and its sums stay in the second
   static constexpr int64_t kBlockColumns = 512;
+  static constexpr int64_t kFewRows = 12;  // up to here they are held for all k
+  static constexpr bool kTurned = false;   // sums are [held][streamed]
 
   // How many rows a panel of A holds when `rows` are left.
-  static int panel_rows(int64_t rows) {
+  static int held_width(int64_t rows) {
     for (const int r : {1, 2, 4, 8})
-      if (rows <= r && r < kRows) return r;
-    return kRows;
+      if (rows <= r && r < kHeld) return r;
+    return kHeld;
   }
   static constexpr int64_t panel_bytes(int width, int64_t k) { return width * k * 4; }
 
-  static void pack_rows(MatrixOf<Element> a, int rows, int width, int64_t k, void* panel) {
+  static void pack_held(MatrixOf<Element> a, int rows, int width, int64_t k, void* panel) {
     pack_floats<As>(a.data, a.column, a.row, k, rows, width, static_cast<float*>(panel));
   }
-  static void pack_columns(MatrixOf<Element> b, int columns, int64_t k, void* panel) {
-    pack_floats<As>(b.data, b.row, b.column, k, columns, kColumns, static_cast<float*>(panel));
+  static void pack_streamed(MatrixOf<Element> b, int columns, int64_t k, void* panel) {
+    pack_floats<As>(b.data, b.row, b.column, k, columns, kStreamed, static_cast<float*>(panel));
   }
 
-  static void multiply(int width, int64_t k, const void* a, const void* b, float* sums, bool fresh) {
+  static void multiply(int width, int, int64_t k, const void* a, const void* b, float* sums, bool fresh) {
     const auto *x = static_cast<const float*>(a), *y = static_cast<const float*>(b);
     switch (width) {
-      case 1: return multiply_floats<1, kColumns>(k, x, y, sums, fresh);
-      case 2: return multiply_floats<2, kColumns>(k, x, y, sums, fresh);
-      case kRows: return multiply_floats<kRows, kColumns>(k, x, y, sums, fresh);
+      case 1: return multiply_floats<1, kStreamed>(k, x, y, sums, fresh);
+      case 2: return multiply_floats<2, kStreamed>(k, x, y, sums, fresh);
+      case kHeld: return multiply_floats<kHeld, kStreamed>(k, x, y, sums, fresh);
 #if !defined(TV_ISA_SCALAR)
-      case 4: return multiply_floats<4, kColumns>(k, x, y, sums, fresh);
+      case 4: return multiply_floats<4, kStreamed>(k, x, y, sums, fresh);
 #endif
 #if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
-      case 8: return multiply_floats<8, kColumns>(k, x, y, sums, fresh);
+      case 8: return multiply_floats<8, kStreamed>(k, x, y, sums, fresh);
 #endif
     }
   }

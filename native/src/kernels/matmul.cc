@@ -12,8 +12,12 @@
 #include "core/cpu.h"
 #include "kernels/checks.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_int.h"
 #include "kernels/kernel.h"
 #include "kernels/loops.h"
+#ifdef TV_HAS_AMX
+#include "kernels/tuned/gemm_amx.h"
+#endif
 
 namespace tv::TV_ISA {
 namespace {
@@ -98,18 +102,39 @@ bool accept_addmm(const DType* in, int n_in, const DType* out, int n_out) {
 // Calls f.operator()<Engine>() with what multiplies elements of `dtype` here.
 template <class F>
 auto with_engine(DType dtype, F&& f) {
+#ifdef TV_HAS_AMX
+  if (cpu_isa() == Isa::amx) {
+    if (dtype == DType::bf16) return f.template operator()<TileEngine<uint16_t, float>>();
+    if (dtype == DType::i8) return f.template operator()<TileEngine<int8_t, int32_t>>();
+  }
+#endif
   switch (dtype) {
+    case DType::i8: return f.template operator()<IntEngine>();
     case DType::f16: return f.template operator()<FloatEngine<AsF16>>();
     case DType::bf16: return f.template operator()<FloatEngine<AsBf16>>();
     default: return f.template operator()<FloatEngine<AsF32>>();
   }
 }
 
+// Which operand an engine holds: a, or b, for C^T = B^T A^T is the same product. Engines that hold columns
+// hold few rows instead where the columns are contiguous in k, so that these, the weights, pass as they
+// stand.
+template <class Engine>
+bool holds_a(const Product& p) {
+  return !Engine::kTurned || (p.shape.m <= Engine::kFewRows && p.b_row == 1);
+}
+
+template <class Engine>
+GemmShape held_shape(const Product& p) {
+  return holds_a<Engine>(p) ? p.shape : GemmShape{p.shape.n, p.shape.m, p.shape.k};
+}
+
 size_t scratch_matmul(const Call& call) {
   const Product p = product_of(call);
   const size_t copies = static_cast<size_t>(p.threads == 1 ? call.pool->size() : 1);
-  return copies * with_engine(a_of(call).dtype,
-                              [&]<class Engine>() { return gemm_scratch_of<Engine>(p.shape, p.threads); });
+  return copies * with_engine(a_of(call).dtype, [&]<class Engine>() {
+           return gemm_scratch_of<Engine>(held_shape<Engine>(p), p.threads);
+         });
 }
 
 template <class Engine>
@@ -126,20 +151,25 @@ void run_products(const Call& call, const Product& p) {
       b.data += (c.offset[1] + i % width * p.loops.inner_stride(1)) * p.shape.n * p.shape.k;
     }
     const size_t at = static_cast<size_t>(i * p.shape.m * p.shape.n) * size;
-    const GemmOut out = {call.out[0].dtype,
-                         call.out[0].as<char>() + at,
-                         p.shape.n,
-                         1,
-                         adds ? call.in[0].as<char>() + at : nullptr,
-                         adds ? static_cast<float>(call.attrs->f64("alpha")) : 1.0f,
-                         adds ? static_cast<float>(call.attrs->f64("beta")) : 0.0f};
-    gemm_run<Engine>(*call.pool, p.shape, a, b, out, p.threads, scratch);
+    GemmOut out = {call.out[0].dtype,
+                   call.out[0].as<char>() + at,
+                   p.shape.n,
+                   1,
+                   adds ? call.in[0].as<char>() + at : nullptr,
+                   adds ? static_cast<float>(call.attrs->f64("alpha")) : 1.0f,
+                   adds ? static_cast<float>(call.attrs->f64("beta")) : 0.0f};
+    if (!holds_a<Engine>(p)) {
+      const MatrixOf<E> turned = {a.data, a.column, a.row};
+      a = {b.data, b.column, b.row}, b = turned;
+      out.row = 1, out.column = p.shape.n;
+    }
+    gemm_run<Engine>(*call.pool, held_shape<Engine>(p), a, b, out, p.threads, scratch);
   };
   if (p.batch == 1 || p.threads > 1) {
     for (int64_t i = 0; i < p.batch; ++i) one(i, call.scratch);
     return;
   }
-  Slots slots(call.scratch, gemm_scratch_of<Engine>(p.shape, 1));
+  Slots slots(call.scratch, gemm_scratch_of<Engine>(held_shape<Engine>(p), 1));
   const int64_t work = p.shape.m * p.shape.n * p.shape.k + 1;
   call.pool->parallel_for(p.batch, 400000 / work + 1, [&](int64_t begin, int64_t end) {
     const Slots::Claim claim(slots);

@@ -95,7 +95,7 @@ def start() -> str:
     return f"""
 ## Start, memory, idling
 
-`python benchmarks/start.py`: {found["type"]}, {size / 1e6:.0f} MB, in the page cache; 2,000 tokens of context.
+`python benchmarks/start.py`: {found["type"]}, {size / 1e6:.0f} MB, in the page cache, with 2,000 tokens.
 
 {table(head, rows)}
 """

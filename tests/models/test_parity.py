@@ -47,6 +47,8 @@ CASES = {
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral-window": ("Mistral", {"sliding_window": 7}),
     "mistral-long-window": ("Mistral", {"sliding_window": 70}),
+    "llama-bf16": ("Llama", {"dtype": "bfloat16", "attention_bias": True}),
+    "llama-f16": ("Llama", {"dtype": "float16", "attention_bias": True, "tie_word_embeddings": True}),
 }
 LENGTH = 150  # over two pages of the cache, and past every window and original context
 
@@ -55,8 +57,9 @@ LENGTH = 150  # over two pages of the cache, and past every window and original 
 def pair(request, tmp_path_factory):
     """The folder of a saved model, ids, and the logits transformers gives for them."""
     family, changes = CASES[request.param]
+    stored = getattr(torch, changes.get("dtype", "float32"))  # what the file holds; the oracle is float32
     torch.manual_seed(3)
-    config = getattr(transformers, f"{family}Config")(**(BASE | changes))
+    config = getattr(transformers, f"{family}Config")(**(BASE | changes | {"dtype": "float32"}))
     model = (
         getattr(transformers, f"{family}ForCausalLM")._from_config(config, attn_implementation="eager").eval()
     )
@@ -64,10 +67,11 @@ def pair(request, tmp_path_factory):
         for name, p in model.named_parameters():  # biases and norms start as 0 and 1: make them matter
             if name.endswith("bias") or "norm" in name:
                 p.add_(torch.randn_like(p) * 0.2)
+            p.copy_(p.to(stored))
         ids = np.random.default_rng(5).integers(0, 131, LENGTH)
         want = model(torch.tensor(ids)[None]).logits[0].numpy()
     folder = tmp_path_factory.mktemp(request.param)
-    model.save_pretrained(folder)
+    model.to(stored).save_pretrained(folder)
     return folder, ids.tolist(), want
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import ops
+from trivet import dtypes, ops
 from trivet.errors import ModelError
 from trivet.models.checkpoint import Checkpoint, number, positive
 from trivet.nn.attention import Attend
@@ -162,6 +162,8 @@ class Model:
         """ids and positions [..., T] i32 -> logits [..., T, vocab]; with `rows` i32 [R] (and ids [T]), only
         those tokens' logits, [R, vocab]."""
         x = ops.embedding(ids, self.embedding)
+        if x.dtype in (dtypes.f16, dtypes.bf16):  # activations are f32 whatever the file holds
+            x = ops.cast(x, dtypes.f32)
         rope = ops.rope_table(positions, self.inv_freq, scale=self.rope_scale)
         for block in self.blocks:
             x = block(x, rope, attend)

@@ -136,32 +136,29 @@ def roofline() -> None:
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "trivet", "font.size": 9})
     figure, axes = plt.subplots(figsize=(8, 5))
     rates = found["machine"]["rates"]
+    left, right = 0.3, 5e3
     for name in ("f32", "bf16", "i8"):
         ridge = rates[name] / rates["read_bytes"]
-        axes.plot(
-            [0.1, ridge, 1e5], [0.1 * rates["read_bytes"], rates[name], rates[name]], color="#94a3b8", lw=1
-        )
-        axes.annotate(f"{name} {rates[name] / 1e9:.0f} GOP/s", (1e5, rates[name]), ha="right", va="bottom")
-    axes.annotate(
-        f"memory {rates['read_bytes'] / 1e9:.1f} GB/s", (0.3, 0.35 * rates["read_bytes"]), rotation=32
-    )
+        roof = [left * rates["read_bytes"], rates[name], rates[name]]
+        axes.plot([left, ridge, right], roof, color="#94a3b8", lw=1)
+        label = f"{name} {rates[name] / 1e9:.0f} GOP/s"
+        axes.annotate(label, (1.2 * ridge, rates[name]), va="bottom")
     for case in found["cases"]:
-        if case["threads"] != found["machine"]["threads"]:
+        if case["threads"] != found["machine"]["threads"] or " at " in case["task"]:
             continue
+        x = case["operations"] / case["read"]
         for engine, colour in COLOURS.items():
-            rate = median(case["rates"][engine])
-            axes.plot(
-                case["operations"] / case["read"],
-                rate * case["operations"],
-                "o" if case["task"].startswith("prefill") else "s",
-                color=colour,
-                ms=5,
-                label=f"{engine}, {case['task'].split()[0]}",
-            )
-        top = median(case["rates"]["trivet"]) * case["operations"]
-        place = (case["operations"] / case["read"], top)
-        axes.annotate(case["type"], place, fontsize=6, xytext=(3, 3), textcoords="offset points")
-    axes.set(xscale="log", yscale="log", xlabel="operations per byte read", ylabel="operations per second")
+            y = median(case["rates"][engine]) * case["operations"]
+            what = case["task"].split()[0]
+            shape = "o" if what == "prefill" else "s"
+            axes.plot(x, y, shape, color=colour, ms=5, label=f"{engine}, {what}")
+            if engine == "trivet":
+                axes.annotate(case["type"], (x, y), fontsize=7, xytext=(6, 2), textcoords="offset points")
+    axes.set(xscale="log", yscale="log", xlim=(left, right))
+    axes.set(xlabel="operations per byte read", ylabel="operations per second")
+    axes.set_title(
+        f"SmolLM2-135M under the roofs; memory reads {rates['read_bytes'] / 1e9:.1f} GB/s", fontsize=9
+    )
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     axes.legend(unique.values(), unique.keys(), loc="lower right", frameon=False)

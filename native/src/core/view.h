@@ -1,5 +1,7 @@
 // A dense, row-major view of memory owned elsewhere. Packed dtypes have logical shapes; their last
 // dimension divides by the block.
+//
+// KV pools alone may have a step: their pages then stand `step` bytes apart, each dense in itself.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +21,7 @@ struct View {
   DType dtype = DType::f32;
   int32_t rank = 0;
   int64_t shape[kMaxRank] = {};
+  int64_t step = 0;  // 0: dense
 
   // Shapes reach a View only after the plan verifier bounded their product, so these cannot overflow.
   TV_MEMBER int64_t size() const {
@@ -36,6 +39,10 @@ struct View {
   TV_MEMBER size_t nbytes() const {
     const DTypeTraits* t = traits(dtype);
     return static_cast<size_t>(size()) / t->block * t->nbytes;
+  }
+  // Bytes from one member of the first dimension, which must not be empty, to the next.
+  TV_MEMBER int64_t first_step() const {
+    return step != 0 ? step : static_cast<int64_t>(nbytes()) / (shape[0] ? shape[0] : 1);
   }
   template <class T>
   TV_MEMBER T* as() const {

@@ -49,9 +49,9 @@ Engine::Engine(std::shared_ptr<const Plan> plan, std::shared_ptr<Model> model, c
     fail(Status::bad_model, "[engine] plan %s: T, B and R must have room for 1", quoted(plan->name).c_str());
   pages_ = std::make_unique<Pages>(options_.pages);
   const std::string pages_dim = plan->dims[serving_.n].name;
-  program_ =
-      std::make_unique<Program>(std::move(plan), std::move(model), options_.threads,
-                                std::vector<std::pair<std::string, int64_t>>{{pages_dim, options_.pages}});
+  program_ = std::make_unique<Program>(
+      std::move(plan), std::move(model), options_.threads,
+      std::vector<std::pair<std::string, int64_t>>{{pages_dim, options_.pages}}, serving_.only_paged);
 }
 
 void Engine::choose_options(const Plan& plan, const Model& model) {
@@ -228,9 +228,8 @@ void Engine::reserve(std::span<const Feed> feeds) {
 void Engine::copy_page(int32_t from, int32_t to) {
   for (size_t i = 0; i < program_->plan().states.size(); ++i) {
     const View& pool = program_->state(i);
-    const size_t nbytes = pool.nbytes() / static_cast<size_t>(pool.shape[0]);
-    std::memcpy(pool.as<char>() + nbytes * static_cast<size_t>(to),
-                pool.as<char>() + nbytes * static_cast<size_t>(from), nbytes);
+    std::memcpy(pool.as<char>() + pool.first_step() * to, pool.as<char>() + pool.first_step() * from,
+                pool.nbytes() / static_cast<size_t>(pool.shape[0]));
   }
 }
 

@@ -8,11 +8,14 @@
 
 namespace tv {
 
-Layout::Layout(const Plan& plan, std::vector<int64_t> dims, ThreadPool* pool, const void* const* prepared,
-               int* fault)
+Layout::Layout(const Plan& plan, std::vector<int64_t> dims, const std::vector<int64_t>& steps,
+               ThreadPool* pool, const void* const* prepared, int* fault)
     : plan_(plan), dims_(std::move(dims)) {
   views_.reserve(plan.values.size());
-  for (uint32_t id = 0; id < plan.values.size(); ++id) views_.push_back(plan.view(id, dims_.data()));
+  for (uint32_t id = 0; id < plan.values.size(); ++id) {
+    views_.push_back(plan.view(id, dims_.data()));
+    views_.back().step = steps[plan.values[id].root];
+  }
   make_steps(pool, prepared, fault);
   find_groups();
   find_movables();

@@ -12,8 +12,9 @@ namespace tv {
 class Layout {
  public:
   // Checks every op's shapes and attributes by its kernel before anything is computed.
-  Layout(const Plan& plan, std::vector<int64_t> dims, ThreadPool* pool, const void* const* prepared,
-         int* fault);
+  // steps: per value, View::step of the storage it is in.
+  Layout(const Plan& plan, std::vector<int64_t> dims, const std::vector<int64_t>& steps, ThreadPool* pool,
+         const void* const* prepared, int* fault);
 
   const std::vector<int64_t>& dims() const { return dims_; }
   size_t arena_bytes() const { return arena_bytes_; }

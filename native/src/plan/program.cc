@@ -28,10 +28,11 @@ bool same_shape(const View& a, const View& b) {
 }  // namespace
 
 Program::Program(std::shared_ptr<const Plan> plan, std::shared_ptr<Model> model, int threads,
-                 const std::vector<std::pair<std::string, int64_t>>& dims)
+                 const std::vector<std::pair<std::string, int64_t>>& dims, bool paged)
     : plan_(std::move(plan)), model_(std::move(model)), pool_(shared_pool(threads)) {
   Trace::get();  // a TRIVET_TRACE that cannot be written is reported now, not in the first run
   storage_.resize(plan_->values.size());
+  steps_.resize(plan_->values.size());
   prepared_.resize(plan_->ops.size());
   saved_.resize(plan_->outputs.size());
   replaced_.resize(plan_->values.size());
@@ -42,7 +43,7 @@ Program::Program(std::shared_ptr<const Plan> plan, std::shared_ptr<Model> model,
       storage_[id] = plan_->constants.data() + plan_->values[id].constant_at;
   fix_dims(dims);
   bind_weights();
-  make_states();
+  paged ? make_pools() : make_states();
 }
 
 void Program::fix_dims(const std::vector<std::pair<std::string, int64_t>>& dims) {
@@ -107,6 +108,27 @@ void Program::make_states() {
     state_memory_.emplace_back(view.nbytes(), Buffer::Use::sparse);
     view.data = storage_[id] = state_memory_.back().data();
     states_.push_back(view);
+  }
+}
+
+// One block of memory, page after page: it can have large pages, and what is never used costs nothing.
+void Program::make_pools() {
+  size_t stride = 0, pages = 0;
+  for (uint32_t id : plan_->states) {
+    const View view = plan_->view(id, fixed_.data());
+    pages = static_cast<size_t>(view.shape[0]);
+    states_.push_back(view);
+    if (pages != 0) stride += aligned_size(view.nbytes() / pages);
+  }
+  if (pages != 0 && stride > SIZE_MAX / 2 / pages)
+    fail(Status::out_of_memory, "%zu pages of %zu bytes", pages, stride);
+  char* at = state_memory_.emplace_back(pages * stride).data();
+  for (size_t i = 0; i < states_.size(); ++i) {
+    View& view = states_[i];
+    const uint32_t id = plan_->states[i];
+    view.data = storage_[id] = at;
+    view.step = steps_[id] = static_cast<int64_t>(stride);
+    if (pages != 0) at += aligned_size(view.nbytes() / pages);
   }
 }
 
@@ -179,7 +201,7 @@ Layout& Program::layout_for(std::span<const View> inputs) {
   auto found =
       std::find_if(layouts_.begin(), layouts_.end(), [&](const auto& l) { return l->dims() == dims_; });
   if (found == layouts_.end()) {
-    auto made = std::make_unique<Layout>(*plan_, dims_, pool_.get(), prepared_.data(), &fault_);
+    auto made = std::make_unique<Layout>(*plan_, dims_, steps_, pool_.get(), prepared_.data(), &fault_);
     if (layouts_.size() == kMostLayouts) layouts_.pop_back();
     found = layouts_.insert(layouts_.begin(), std::move(made));
   } else if (found != layouts_.begin()) {

@@ -21,9 +21,10 @@ namespace tv {
 class Program {
  public:
   // model may be nullptr for a plan without weights. dims: fixed sizes, all that states have among them.
+  // paged: all states are KV pools, whose ops know of View::step: what they hold of a page stands together.
   // Throws Error{bad_model|invalid_argument|out_of_memory}.
   Program(std::shared_ptr<const Plan> plan, std::shared_ptr<Model> model, int threads,
-          const std::vector<std::pair<std::string, int64_t>>& dims);
+          const std::vector<std::pair<std::string, int64_t>>& dims, bool paged = false);
 
   const Plan& plan() const { return *plan_; }
   int threads() const { return pool_->size(); }
@@ -42,6 +43,7 @@ class Program {
   void fix_dims(const std::vector<std::pair<std::string, int64_t>>& dims);
   void bind_weights();
   void make_states();
+  void make_pools();
   void resolve_dims(std::span<const View> inputs);
   void match(uint32_t value, int axis, int64_t extent);
   Layout& layout_for(std::span<const View> inputs);
@@ -60,6 +62,7 @@ class Program {
   std::vector<int64_t> fixed_;         // per dim: its size, or -1
   std::vector<int64_t> dims_;          // of the run at hand
   std::vector<void*> storage_;         // per value: where it stands, unless it is temporary
+  std::vector<int64_t> steps_;         // per value: View::step of its storage
   std::vector<const void*> prepared_;  // per op
   std::vector<Buffer> state_memory_;
   std::vector<View> states_;

@@ -26,6 +26,7 @@ Serving::Serving(const Plan& plan) {
   find_inputs(plan);
   find_logits(plan);
   find_pools(plan);
+  find_users(plan);
   uint32_t dims[] = {t, b, p, r, n};
   std::sort(dims, dims + 5);
   if (std::adjacent_find(dims, dims + 5) != dims + 5)
@@ -94,6 +95,17 @@ void Serving::find_pools(const Plan& plan) {
     });
     if (!updated) refuse(plan, "pool " + quoted(value.name) + " is not updated in place");
   }
+}
+
+void Serving::find_users(const Plan& plan) {
+  const auto of_pool = [&](uint32_t id) { return plan.values[plan.values[id].root].kind == Kind::state; };
+  only_paged = std::none_of(plan.outputs.begin(), plan.outputs.end(),
+                            [&](const Plan::Output& output) { return of_pool(output.value); });
+  for (const Op& op : plan.ops)
+    for (size_t i = 0; i < op.in.size(); ++i)
+      if (of_pool(op.in[i]))
+        only_paged = only_paged && ((op.row == "kv_append" && i == 0) ||
+                                    (op.row == "paged_attention" && (i == 1 || i == 2)));
 }
 
 }  // namespace tv

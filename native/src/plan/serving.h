@@ -20,6 +20,7 @@ struct Serving {
   int64_t vocab;
   int64_t page;
   int64_t page_bytes;  // of one page in all pools
+  bool only_paged;     // nothing but kv_append and paged_attention uses the pools
 
   explicit Serving(const Plan& plan);  // throws Error{bad_model} saying what is missing
 
@@ -27,6 +28,7 @@ struct Serving {
   void find_inputs(const Plan& plan);
   void find_logits(const Plan& plan);
   void find_pools(const Plan& plan);
+  void find_users(const Plan& plan);
 };
 
 }  // namespace tv

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "check.h"
+#include "core/half.h"
 #include "plan/plan_writer.h"
 
 using namespace tv;
@@ -153,8 +154,9 @@ void dimensions() {
   CHECK_THROWS(Status::invalid_argument, Program(load(unknown), nullptr, 1, {}));
 }
 
-// A pool updated in place: the state's own memory changes, and a bad page is an error that names the op.
-void in_place() {
+// Pools updated in place: the states' own memory changes, dense or a page of all pools at a time, and a bad
+// page is an error that names the op.
+void in_place(bool paged) {
   W w;
   const uint32_t t = w.dim("T", 0, 8);
   const auto i32 = [&](const char* name, std::vector<Size> sizes) {
@@ -167,9 +169,15 @@ void in_place() {
   const uint32_t pages = i32("pages", {W::fixed(1), W::fixed(2)});
   const uint32_t after = w.temporary(DType::f32, {W::fixed(2), W::fixed(1), W::fixed(16), W::fixed(1)});
   w.op("kv_append", {pool, fresh, positions, sequences, pages}, {after}, {{"transposed", int64_t{0}}}, {0});
-  w.updates = {{pool, after}};
-  Program program(load(w), nullptr, 1, {});
+  const uint32_t other =
+      w.value(Kind::state, DType::f16, "other", {W::fixed(2), W::fixed(1), W::fixed(16), W::fixed(1)});
+  const uint32_t halves = w.temporary(DType::f16, {W::fixed(2), W::fixed(1), W::fixed(16), W::fixed(1)});
+  w.op("kv_append", {other, fresh, positions, sequences, pages}, {halves}, {{"transposed", int64_t{0}}}, {0});
+  w.updates = {{pool, after}, {other, halves}};
+  Program program(load(w), nullptr, 1, {}, paged);
   const float* memory = program.state("pool").as<float>();
+  const int64_t page = program.state("pool").first_step() / 4;
+  CHECK(page == (paged ? (64 + 64) / 4 : 16) && program.state("other").first_step() == (paged ? 128 : 32));
   std::vector<float> values = {5, 6};
   std::vector<int32_t> at = {3, 17}, seq = {0, 0}, table = {1, 0};
   const auto run = [&] {
@@ -178,7 +186,10 @@ void in_place() {
     program.run(in, {}, kGoOn);
   };
   run();
-  CHECK(memory[16 + 3] == 5 && memory[1] == 6 && program.state("pool").as<float>() == memory);
+  CHECK(memory[page + 3] == 5 && memory[1] == 6 && program.state("pool").as<float>() == memory);
+  const View& view = program.state("other");
+  CHECK(view.as<uint16_t>()[view.first_step() / 2 + 3] == f32_to_f16(5) &&
+        view.as<uint16_t>()[1] == f32_to_f16(6));
   table[0] = 2;
   CHECK_THROWS(Status::invalid_argument, run());
   table[0] = -1;
@@ -232,7 +243,7 @@ int main() {
   runs();
   refuses();
   dimensions();
-  in_place();
+  for (const bool paged : {false, true}) in_place(paged);
   arena();
   lifetimes();
   return check_result();

@@ -51,7 +51,7 @@ struct BlockRows {
 
 BlockRows rows_of(const Problem& p, int64_t block_queries, Carver& carver) {
   const int64_t rows = block_queries * p.group;
-  return {carve_block(carver, static_cast<int>(rows), round_up(p.depth, kChunk), round_up(p.width, kChunk)),
+  return {carve_block(carver, static_cast<int>(rows), row_stride(p.depth), round_up(p.width, kChunk)),
           carver.take<float>(rows * kScoreStride)};
 }
 
@@ -83,9 +83,8 @@ void fill_block(const Problem& p, int64_t b, int64_t kv_head, int64_t first, int
     for (int64_t g = 0; g < p.group; ++g) {
       const int r = block.rows++;
       const int64_t head = kv_head * p.group + g;
-      float* row = block.q + r * block.depth;
-      p.q.get_row(((b * p.queries + i) * p.heads + head) * p.depth, row, p.scale, p.depth);
-      for (int64_t d = p.depth; d < block.depth; ++d) row[d] = 0;
+      p.q.get_row(((b * p.queries + i) * p.heads + head) * p.depth, block.q + r * block.depth, p.scale,
+                  p.depth);
       block.begin[r] = seen.begin, block.end[r] = seen.end;
       block.position[r] = i + p.offset();
       block.slope[r] = p.slope(head);
@@ -101,16 +100,11 @@ void forward_run(const Call& call) {
   const Forward f = make_forward(p, carver, call.pool->size());
   const Floats o(call.out[0]);
   float* lse = call.out[1].as<float>();
-  const int64_t pairs = p.batch * p.kv_heads;
-  each_item(*call.pool, pairs * f.k.tiles, [&](int64_t item, int64_t) {
-    const int64_t pair = item / f.k.tiles, tile = item % f.k.tiles;
-    f.k.pack(pair / p.kv_heads, pair % p.kv_heads, tile);
-    f.v.pack(pair / p.kv_heads, pair % p.kv_heads, tile);
-  });
-  const int64_t blocks = round_up(p.queries, f.block_queries) / f.block_queries;
-  each_item(*call.pool, pairs * blocks, [&](int64_t item, int64_t slot) {
-    // A head's blocks follow each other, so that its keys stay in cache; its longest, the last, goes first.
-    const int64_t index = blocks - 1 - item % blocks, pair = item / blocks;
+  const auto pack = [&](int64_t head, int64_t tile) {
+    f.k.pack(head / p.kv_heads, head % p.kv_heads, tile);
+    f.v.pack(head / p.kv_heads, head % p.kv_heads, tile);
+  };
+  const auto attend = [&](int64_t pair, int64_t index, int64_t slot) {
     const int64_t b = pair / p.kv_heads, kv_head = pair % p.kv_heads;
     const int64_t first = index * f.block_queries;
     const int64_t last = first + f.block_queries < p.queries ? first + f.block_queries : p.queries;
@@ -118,14 +112,16 @@ void forward_run(const Call& call) {
     auto [block, scores] = rows_of(p, f.block_queries, own);
     fill_block(p, b, kv_head, first, last, block);
     const TileSource source{f.k, f.v, f.k.index(b, kv_head, 0)};
-    attend_segments(block, source, p.shaping, scores);
+    attend_segments(block, p.depth, source, p.shaping, scores);
     for (int r = 0; r < block.rows; ++r) {
       const int64_t at = (b * p.queries + first + r / p.group) * p.heads + kv_head * p.group + r % p.group;
       const float sum = block.total.sum[r];
       o.put_row(at * p.width, block.total.out + r * block.padded, sum == 0 ? 1.0f : 1 / sum, p.width);
       lse[at] = sum == 0 ? -kInfinity : block.total.top[r] * kLn2 + lane_zero(log(broadcast(sum)));
     }
-  });
+  };
+  attend_heads(*call.pool, p.batch * p.kv_heads, f.k.tiles,
+               round_up(p.queries, f.block_queries) / f.block_queries, pack, attend);
 }
 
 // --- attention_backward -----------------------------------------------------------------------------------

@@ -87,50 +87,52 @@ void keys_backward(const W& w, const Space& s, int64_t b, int64_t kv_head, int64
   w.write_keys(s, b, kv_head, k_tile);
 }
 
+// Packs the tiles [0, q_tiles) of queries and then those of keys of `head`, by number.
 template <class W>
-void pack_all(const W& w, int64_t query_tiles, int64_t key_tiles) {
-  const Problem& p = w.p;
-  each_item(*w.call.pool, query_tiles + key_tiles, [&](int64_t item, int64_t) {
-    if (item < query_tiles) {
-      const int64_t n = item / w.q_tiles();
-      return w.pack_queries(n / p.heads, n % p.heads, item % w.q_tiles());
-    }
-    const int64_t n = (item - query_tiles) / w.k_tiles();
-    w.pack_keys(n / p.kv_heads, n % p.kv_heads, (item - query_tiles) % w.k_tiles());
-  });
+void pack_tile(const W& w, int64_t head, int64_t tile) {
+  const int64_t b = head / w.p.kv_heads, kv_head = head % w.p.kv_heads, n = w.p.group * w.q_tiles();
+  if (tile < n)
+    w.pack_queries(b, kv_head * w.p.group + tile / w.q_tiles(), tile % w.q_tiles());
+  else
+    w.pack_keys(b, kv_head, tile - n);
+}
+
+// One head on one thread: five products per pair.
+template <class W>
+void walk_head(const W& w, int64_t head, int64_t slot) {
+  const auto space = w.space(slot);
+  const int64_t b = head / w.p.kv_heads, kv_head = head % w.p.kv_heads, n = w.p.group * w.q_tiles();
+  for (int64_t tile = 0; tile < n + w.k_tiles(); ++tile) pack_tile(w, head, tile);
+  for (int64_t k_tile = 0; k_tile < w.k_tiles(); ++k_tile) keys_backward(w, space, b, kv_head, k_tile, true);
+  for (int64_t i = 0; i < n; ++i)
+    w.write_queries(space, b, kv_head * w.p.group + i / w.q_tiles(), i % w.q_tiles());
+}
+
+// A tile's gradients on one thread, tiles numbered from keys on: seven products per pair.
+template <class W>
+void walk_tile(const W& w, int64_t head, int64_t tile, int64_t slot) {
+  const auto space = w.space(slot);
+  const int64_t b = head / w.p.kv_heads, kv_head = head % w.p.kv_heads;
+  if (tile < w.k_tiles()) return keys_backward(w, space, b, kv_head, tile, false);
+  const int64_t i = tile - w.k_tiles(), query_head = kv_head * w.p.group + i / w.q_tiles();
+  for (int64_t k_tile = 0; k_tile < w.k_tiles(); ++k_tile)
+    w.add_pair(space, {b, query_head, i % w.q_tiles(), k_tile}, true, false);
+  w.write_queries(space, b, query_head, i % w.q_tiles());
 }
 
 template <class W>
 void walk_pairs(const W& w) {
-  const Problem& p = w.p;
-  const int64_t heads = p.batch * p.kv_heads, threads = w.call.pool->size();
-  const int64_t key_tiles = heads * w.k_tiles(), query_tiles = p.batch * p.heads * w.q_tiles();
-  pack_all(w, query_tiles, key_tiles);
-  // Five products per pair on the threads that get a head, or seven on all threads.
-  const bool whole_heads = 5 * (heads + threads - 1) / threads * threads <= 7 * heads;
-  if (whole_heads) {
-    each_item(*w.call.pool, heads, [&](int64_t item, int64_t slot) {
-      const auto space = w.space(slot);
-      const int64_t b = item / p.kv_heads, kv_head = item % p.kv_heads;
-      for (int64_t k_tile = 0; k_tile < w.k_tiles(); ++k_tile)
-        keys_backward(w, space, b, kv_head, k_tile, true);
-      for (int64_t i = 0; i < p.group * w.q_tiles(); ++i)
-        w.write_queries(space, b, kv_head * p.group + i / w.q_tiles(), i % w.q_tiles());
-    });
-    return;
-  }
+  ThreadPool& pool = *w.call.pool;
+  const int64_t heads = w.p.batch * w.p.kv_heads, threads = pool.size();
+  const int64_t tiles = w.p.group * w.q_tiles() + w.k_tiles();
+  int64_t shared = heads % threads;
+  if (5 * threads < 7 * shared) shared = 0;
+  const int64_t whole = heads - shared;
+  each_item(pool, whole, [&](int64_t head, int64_t slot) { walk_head(w, head, slot); });
+  each_item(pool, shared * tiles, [&](int64_t i, int64_t) { pack_tile(w, whole + i / tiles, i % tiles); });
   // Keys first: an item of theirs is the longer one.
-  each_item(*w.call.pool, key_tiles + query_tiles, [&](int64_t item, int64_t slot) {
-    const auto space = w.space(slot);
-    if (item < key_tiles) {
-      const int64_t n = item / w.k_tiles();
-      return keys_backward(w, space, n / p.kv_heads, n % p.kv_heads, item % w.k_tiles(), false);
-    }
-    const int64_t n = (item - key_tiles) / w.q_tiles(), q_tile = (item - key_tiles) % w.q_tiles();
-    for (int64_t k_tile = 0; k_tile < w.k_tiles(); ++k_tile)
-      w.add_pair(space, {n / p.heads, n % p.heads, q_tile, k_tile}, true, false);
-    w.write_queries(space, n / p.heads, n % p.heads, q_tile);
-  });
+  each_item(pool, shared * tiles,
+            [&](int64_t i, int64_t slot) { walk_tile(w, whole + i % shared, i / shared, slot); });
 }
 
 // --- arithmetic in f32

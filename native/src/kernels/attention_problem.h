@@ -143,12 +143,18 @@ inline bool accepts(const DType* in, int n_in, int fixed, int lse_in, const DTyp
 
 // --- tiles ------------------------------------------------------------------------------------------------
 
+// From row to row of n numbers: whole chunks, and not all in the same sets of the first cache.
+constexpr int64_t row_stride(int64_t n) {
+  const int64_t chunks = round_up(n, kChunk);
+  return chunks % 128 == 0 ? chunks + kChunk : chunks;
+}
+
 // One input, [B, N, heads, depth], as tiles of 64 members of one head, past N zero: on end and as rows.
 struct Tiles {
   Floats from;
   int64_t members, heads, depth, padded, tiles;
   float scale;
-  int64_t stride;            // of rows: does not put them all in the same sets of the first cache
+  int64_t stride;            // of rows
   float* columns = nullptr;  // [B, heads, tiles, padded, 64]
   float* rows = nullptr;     // [B, heads, tiles, 64, stride]
 
@@ -160,7 +166,7 @@ struct Tiles {
         padded(round_up(d, kChunk)),
         tiles(round_up(n, kTile) / kTile),
         scale(s),
-        stride(padded % 128 == 0 ? padded + kChunk : padded) {}
+        stride(row_stride(d)) {}
   void take(Carver& carver, int64_t batch, bool with_columns, bool with_rows) {
     const int64_t n = batch * heads * tiles * kTile;
     if (with_columns) columns = carver.take<float>(n * padded);

@@ -46,14 +46,14 @@ inline float weigh_segment(float* s, int from, int to, float top) {
   return reduce_add(sum);
 }
 
-// The keys that any row sees.
 struct KeyRange {
   int64_t low = INT64_MAX, high = 0;
 };
 
-inline KeyRange seen_keys(const QueryBlock& b) {
+// The keys that any of rows [first, last) sees.
+inline KeyRange seen_keys(const QueryBlock& b, int first, int last) {
   KeyRange seen;
-  for (int r = 0; r < b.rows; ++r) {
+  for (int r = first; r < last; ++r) {
     if (b.begin[r] >= b.end[r]) continue;
     if (b.begin[r] < seen.low) seen.low = b.begin[r];
     if (b.end[r] > seen.high) seen.high = b.end[r];
@@ -72,8 +72,8 @@ inline void intersect(QueryBlock& b, int64_t origin, int64_t length) {
 
 // Keys [segment * 512, + 512): leaves the rows' own results in b.segment. scores [rows][kScoreStride].
 template <class Source>
-void attend_whole_segment(QueryBlock& b, const Source& source, int64_t segment, const KeyRange& seen,
-                          const Shaping& shaping, float* scores) {
+void attend_whole_segment(QueryBlock& b, int64_t depth, const Source& source, int64_t segment,
+                          const KeyRange& seen, const Shaping& shaping, float* scores) {
   clear(b.segment, b.rows, b.padded);
   const int64_t first = segment * kSegment, last = first + kSegment;
   const auto each_tile = [&](auto&& f) {
@@ -84,7 +84,7 @@ void attend_whole_segment(QueryBlock& b, const Source& source, int64_t segment, 
     }
   };
   each_tile([&](const auto& tile, float* out) {
-    dots(b.rows, b.q, b.depth, tile.k, b.depth, b.from, b.to, out, kScoreStride);
+    dots(b.rows, b.q, b.depth, tile.k, depth, b.from, b.to, out, kScoreStride);
   });
   intersect(b, first, kSegment);
   for (int r = 0; r < b.rows; ++r) {
@@ -99,15 +99,34 @@ void attend_whole_segment(QueryBlock& b, const Source& source, int64_t segment, 
   });
 }
 
-// All segments that any row sees, folded in order into b.total.
+// All segments that any row sees, folded in order into b.total. `depth` is D, and b.depth from row to row.
 template <class Source>
-void attend_segments(QueryBlock& b, const Source& source, const Shaping& shaping, float* scores) {
+void attend_segments(QueryBlock& b, int64_t depth, const Source& source, const Shaping& shaping,
+                     float* scores) {
   clear(b.total, b.rows, b.padded);
-  const KeyRange seen = seen_keys(b);
+  const KeyRange seen = seen_keys(b, 0, b.rows);
   for (int64_t segment = seen.low / kSegment; segment * kSegment < seen.high; ++segment) {
-    attend_whole_segment(b, source, segment, seen, shaping, scores);
+    attend_whole_segment(b, depth, source, segment, seen, shaping, scores);
     fold(b.rows, b.segment, b.total, b.padded, b.decay, b.share);
   }
+}
+
+// The forward pass over `heads` (batch by key head). Each thread makes whole heads, whose tiles stay in its
+// own caches, as long as there is one for every thread; the tiles and blocks of those that remain are shared.
+// pack(head, tile) makes a tile of a head's keys and values, attend(head, block, slot) takes a block of its
+// queries, of which the longest, the last, goes first.
+template <class Pack, class Attend>
+void attend_heads(ThreadPool& pool, int64_t heads, int64_t tiles, int64_t blocks, Pack&& pack,
+                  Attend&& attend) {
+  const int64_t whole = heads / pool.size() * pool.size();
+  each_item(pool, whole, [&](int64_t head, int64_t slot) {
+    for (int64_t tile = 0; tile < tiles; ++tile) pack(head, tile);
+    for (int64_t block = blocks - 1; block >= 0; --block) attend(head, block, slot);
+  });
+  const int64_t rest = heads - whole;
+  each_item(pool, rest * tiles, [&](int64_t i, int64_t) { pack(whole + i / tiles, i % tiles); });
+  each_item(pool, rest * blocks,
+            [&](int64_t i, int64_t slot) { attend(whole + i / blocks, blocks - 1 - i % blocks, slot); });
 }
 
 }  // namespace

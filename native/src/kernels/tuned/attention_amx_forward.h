@@ -1,4 +1,5 @@
-// attention by AMX tiles: blocks of 32 query rows over segments of 512 keys, as attention_segment.h.
+// attention by AMX tiles: blocks of 64 query rows over segments of 512 keys, as attention_segment.h. Products
+// take 32 rows and 32 keys.
 #pragma once
 
 #include "kernels/attention_segment.h"
@@ -7,16 +8,18 @@
 namespace tv::TV_ISA {
 namespace {
 
-constexpr int kTileRows = 32;
+constexpr int kBlockOfTiles = 64;                         // query rows that share keys
+constexpr int kTileRows = 32;                             // of one product
 constexpr int kKeyGroup = 32;                             // keys of one product
 constexpr int64_t kWeightStride = kSegment + kTileDepth;  // of rows of weights, which are planes of bf16
 
 // One thread's block of query rows.
 struct PlaneBlock {
+  KeyRange seen[kMaxGroup / kTileRows];  // by each 32 rows
   QueryBlock rows;
-  uint16_t* q;        // [planes][32][k.padded]
-  float* scores;      // [32][kScoreStride]
-  uint16_t* weights;  // [planes][32][kWeightStride]
+  uint16_t* q;        // [planes][rows][q_stride()]
+  float* scores;      // [rows][kScoreStride]
+  uint16_t* weights;  // [planes][rows][kWeightStride]
 };
 
 // Two vectors in planes, `plane` apart.
@@ -73,7 +76,7 @@ struct PlaneForward {
         p(problem),
         k(p.k, p.keys, p.kv_heads, p.depth),
         v(p.v, p.keys, p.kv_heads, p.width),
-        block_queries(p.group > 0 && p.group < kTileRows ? kTileRows / p.group : 1) {
+        block_queries(p.group > 0 && p.group < kBlockOfTiles ? kBlockOfTiles / p.group : 1) {
     k.take(carver, p.batch, Tiles::kOnEnd);
     v.take(carver, p.batch, Tiles::kPairs);
     Carver one{nullptr};
@@ -82,12 +85,13 @@ struct PlaneForward {
     slots = carver.take<char>(static_cast<int64_t>(slot_bytes) * call.pool->size());
   }
 
-  int64_t q_plane() const { return max_rows() * k.padded; }
+  int64_t q_stride() const { return k.padded + kTileDepth; }  // rows do not share sets of the first cache
+  int64_t q_plane() const { return max_rows() * q_stride(); }
   int64_t weight_plane() const { return max_rows() * kWeightStride; }
   int64_t max_rows() const { return round_up(block_queries * p.group, kTileRows); }
   PlaneBlock block_in(Carver& carver) const {
     const int64_t rows = max_rows();
-    PlaneBlock b{carve_block(carver, static_cast<int>(rows), 0, v.padded), nullptr, nullptr, nullptr};
+    PlaneBlock b{{}, carve_block(carver, static_cast<int>(rows), 0, v.padded), nullptr, nullptr, nullptr};
     b.q = carver.take<uint16_t>(kPlanes * q_plane());
     b.scores = carver.take<float>(rows * kScoreStride);
     b.weights = carver.take<uint16_t>(kPlanes * weight_plane());
@@ -95,19 +99,19 @@ struct PlaneForward {
   }
 
   void run() const {
-    const int64_t heads = p.batch * p.kv_heads;
-    each_item(*call.pool, heads * k.tiles, [&](int64_t item, int64_t) {
-      const int64_t head = item / k.tiles, tile = item % k.tiles;
+    const int64_t blocks = round_up(p.queries, block_queries) / block_queries;
+    const auto pack = [&](int64_t head, int64_t tile) {
       k.pack(head / p.kv_heads, head % p.kv_heads, tile, Tiles::kOnEnd);
       v.pack(head / p.kv_heads, head % p.kv_heads, tile, Tiles::kPairs);
-    });
-    const int64_t blocks = round_up(p.queries, block_queries) / block_queries;
-    each_item(*call.pool, heads * blocks, [&](int64_t item, int64_t slot) {
-      // A head's blocks follow each other, so that its keys stay in cache; its longest, the last, goes first.
-      const int64_t first = (blocks - 1 - item % blocks) * block_queries;
-      run_block(item / blocks / p.kv_heads, item / blocks % p.kv_heads, first, slot);
-    });
+    };
+    attend_heads(*call.pool, p.batch * p.kv_heads, k.tiles, blocks, pack,
+                 [&](int64_t head, int64_t block, int64_t slot) {
+                   run_block(head / p.kv_heads, head % p.kv_heads, block * block_queries, slot);
+                 });
   }
+
+  // Steps of 32 whose rows stay in the first cache while columns pass by.
+  static constexpr int64_t kSlabSteps = kPlanes == 1 ? 8 : 2;
 
   TV_AMX void run_block(int64_t b, int64_t kv_head, int64_t first, int64_t slot) const {
     Carver own{slots + slot * slot_bytes};
@@ -116,7 +120,9 @@ struct PlaneForward {
     QueryBlock& rows = block.rows;
     const TileRegisters registers;
     clear(rows.total, rows.rows, rows.padded);
-    const KeyRange seen = seen_keys(rows);
+    const KeyRange seen = seen_keys(rows, 0, rows.rows);
+    for (int r = 0; r < rows.rows; r += kTileRows)
+      block.seen[r / kTileRows] = seen_keys(rows, r, r + kTileRows < rows.rows ? r + kTileRows : rows.rows);
     for (int64_t segment = seen.low / kSegment; segment * kSegment < seen.high; ++segment) {
       attend_planes(b, kv_head, segment * kSegment, seen, block);
       fold(rows.rows, rows.segment, rows.total, rows.padded, rows.decay, rows.share);
@@ -137,7 +143,7 @@ struct PlaneForward {
         const int64_t head = kv_head * p.group + g;
         const int64_t from = ((b * p.queries + i) * p.heads + head) * p.depth;
         for (int64_t d = 0; d < k.padded; d += 32)
-          put_planes<kPlanes>(block.q + r * k.padded + d, q_plane(), get(from + d, p.depth - d),
+          put_planes<kPlanes>(block.q + r * q_stride() + d, q_plane(), get(from + d, p.depth - d),
                               get(from + d + kLanes, p.depth - d - kLanes));
         rows.begin[r] = seen.begin, rows.end[r] = seen.end;
         rows.position[r] = i + p.offset();
@@ -146,7 +152,7 @@ struct PlaneForward {
     }
     const int64_t spare = max_rows() - rows.rows;
     for (int n = 0; n < kPlanes; ++n) {
-      __builtin_memset(block.q + n * q_plane() + rows.rows * k.padded, 0, 2 * spare * k.padded);
+      __builtin_memset(block.q + n * q_plane() + rows.rows * q_stride(), 0, 2 * spare * q_stride());
       __builtin_memset(block.weights + n * weight_plane() + rows.rows * kWeightStride, 0,
                        2 * spare * kWeightStride);
     }
@@ -159,14 +165,19 @@ struct PlaneForward {
     const int64_t first_tile = k.index(b, kv_head, 0);
     const int64_t low = seen.low > origin ? seen.low / kKeyGroup * kKeyGroup : origin;
     const int64_t high = seen.high < origin + kSegment ? round_up(seen.high, kKeyGroup) : origin + kSegment;
-    for (int64_t r = 0; r < block.rows.rows; r += kTileRows)
-      score(block.q + r * k.padded, first_tile, low, high, block.scores + r * kScoreStride + (low - origin));
+    for (int64_t step = 0; step < k.padded / kTileDepth; step += kSlabSteps)
+      for (int64_t at = low; at < high; at += kKeyGroup)
+        for (int r = 0; r < block.rows.rows; r += kTileRows)
+          if (sees(block, r, at)) score(block, r, first_tile, origin, at, step);
     intersect(block.rows, origin, kSegment);
     for (int r = 0; r < block.rows.rows; ++r)
       weigh(block, r, origin, static_cast<int>(low - origin), static_cast<int>(high - origin));
-    for (int64_t r = 0; r < block.rows.rows; r += kTileRows)
-      add_values(block.weights + r * kWeightStride + (low - origin), first_tile, low, high,
-                 block.rows.segment.out + r * v.padded);
+    clear_floats(block.rows.segment.out, round_up(block.rows.rows, kTileRows) * v.padded);
+    constexpr int64_t kSlabKeys = kSlabSteps * kKeyGroup;
+    for (int64_t at = low / kSlabKeys * kSlabKeys; at < high; at += kSlabKeys)
+      for (int64_t chunk = 0; chunk < v.padded / kChunk; chunk += 2)
+        for (int r = 0; r < block.rows.rows; r += kTileRows)
+          add_values(block, r, first_tile, origin, at, at + kSlabKeys, chunk);
     for (int64_t at = low / kTile * kTile; at < high; at += kTile) {
       if (!v.strays[first_tile + at / kTile]) continue;
       intersect(block.rows, at, kTile);
@@ -176,15 +187,26 @@ struct PlaneForward {
     }
   }
 
-  TV_AMX void score(const uint16_t* q, int64_t first_tile, int64_t low, int64_t high, float* scores) const {
-    for (int64_t at = low; at < high; at += kKeyGroup, scores += kKeyGroup) {
-      const int64_t tile = first_tile + at / kTile, chunk = at % kTile / kChunk;
+  // Whether any of 32 rows sees any of 32 keys.
+  static bool sees(const PlaneBlock& block, int row, int64_t key) {
+    const KeyRange& range = block.seen[row / kTileRows];
+    return range.low < key + kKeyGroup && key < range.high;
+  }
+
+  // The part of the scores that comes of d from step * 32 on.
+  TV_AMX void score(const PlaneBlock& block, int row, int64_t first_tile, int64_t origin, int64_t key,
+                    int64_t step) const {
+    float* scores = block.scores + row * kScoreStride + (key - origin);
+    const int64_t all = k.padded / kTileDepth, end = step + kSlabSteps < all ? step + kSlabSteps : all;
+    if (step == 0)
       clear_sums();
-      for (int64_t step = 0; step < k.padded / kTileDepth; ++step)
-        add_product<kPlanes>({q + step * kTileDepth, k.padded, 16 * k.padded, q_plane()},
-                             k.columns(tile, step, chunk));
-      store_sums(scores, kScoreStride);
-    }
+    else
+      load_sums(scores, kScoreStride);
+    for (; step < end; ++step)
+      add_product<kPlanes>(
+          {block.q + row * q_stride() + step * kTileDepth, q_stride(), 16 * q_stride(), q_plane()},
+          k.columns(first_tile + key / kTile, step, key % kTile / kChunk));
+    store_sums(scores, kScoreStride);
   }
 
   // Scores of a row, times the scale, as weights, which are 0 from `begin` and to `end` where hidden.
@@ -205,18 +227,22 @@ struct PlaneForward {
                                              b.to[r], begin, end, factor, b.segment.top[r]);
   }
 
-  TV_AMX void add_values(const uint16_t* weights, int64_t first_tile, int64_t low, int64_t high,
-                         float* out) const {
-    for (int64_t chunk = 0; chunk < v.padded / kChunk; chunk += 2) {
-      clear_sums();
-      for (int64_t at = low; at < high; at += kKeyGroup) {
-        const int64_t tile = first_tile + at / kTile;
-        const int half = static_cast<int>(at % kTile / kKeyGroup);
-        add_product<kPlanes>({weights + (at - low), kWeightStride, 16 * kWeightStride, weight_plane()},
-                             v.pair_columns(tile, half, chunk));
-      }
-      store_sums(out + chunk * kChunk, v.padded);
-    }
+  // Adds keys [first, last) times weights to 32 elements of 32 rows of the segment's results.
+  TV_AMX void add_values(const PlaneBlock& block, int row, int64_t first_tile, int64_t origin, int64_t first,
+                         int64_t last, int64_t chunk) const {
+    const KeyRange& range = block.seen[row / kTileRows];
+    if (first < range.low) first = range.low / kKeyGroup * kKeyGroup;
+    if (first < origin) first = origin;
+    if (last > range.high) last = range.high;
+    if (first >= last) return;
+    float* out = block.rows.segment.out + row * v.padded + chunk * kChunk;
+    load_sums(out, v.padded);
+    for (int64_t at = first; at < last; at += kKeyGroup)
+      add_product<kPlanes>(
+          {block.weights + row * kWeightStride + (at - origin), kWeightStride, 16 * kWeightStride,
+           weight_plane()},
+          v.pair_columns(first_tile + at / kTile, static_cast<int>(at % kTile / kKeyGroup), chunk));
+    store_sums(out, v.padded);
   }
 
   void write(int64_t b, int64_t kv_head, int64_t first, const QueryBlock& rows) const {

@@ -20,7 +20,14 @@ def _argmax(x: Any, axis: int, keepdims: bool) -> Any:
 
 
 def _matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+    if not a.is_floating_point():
+        a, b = a.to(torch.int32), b.to(torch.int32)
     return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
+
+
+def _addmm(c: Any, a: Any, b: Any, alpha: float, beta: float, transpose_a: bool, transpose_b: bool) -> Any:
+    product = alpha * _matmul(a, b, transpose_a, transpose_b)
+    return beta * c + product if beta else product
 
 
 def _cast(x: Any, dtype: str) -> Any:
@@ -114,7 +121,7 @@ ORACLE: dict[str, Any] = {
     "iota": _iota,
     "sum": _reduction(torch.sum), "mean": _reduction(torch.mean), "max": _reduction(torch.amax),
     "min": _reduction(torch.amin), "logsumexp": _reduction(torch.logsumexp), "argmax": _argmax,
-    "matmul": _matmul,
+    "matmul": _matmul, "addmm": _addmm,
     "reshape": lambda x, shape: torch.reshape(x, shape), "permute": lambda x, axes: torch.permute(x, axes),
     "broadcast_to": lambda x, shape: torch.broadcast_to(x, shape), "slice": _slice, "pad": _pad,
     "concat": lambda *xs, axis: torch.cat(xs, axis), "take": _take, "scatter_add": _scatter_add,

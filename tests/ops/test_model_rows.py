@@ -45,6 +45,10 @@ def test_fallbacks_keep_symbolic_sizes(name):
         "layer_norm_backward": ([leaf(T, 3), leaf(T, 3), leaf(3)], {"eps": 1e-5}),
         "rope_table": ([leaf(T, dtype=dtypes.i32), leaf(4, dtype=dtypes.f64)], {"scale": 1.0}),
         "rope": ([leaf(T, 2, 8), leaf(T, 4), leaf(T, 4)], {"interleaved": True}),
+        "addmm": (
+            [leaf(T, 5), leaf(T, 3), leaf(3, 5)],
+            {"alpha": 2.0, "beta": 0.5, "transpose_a": False, "transpose_b": False},
+        ),
         "linear": ([leaf(T, 3), leaf(5, 3), leaf(5)], {}),
         "linear_input_grad": ([leaf(T, 5), leaf(5, 3)], {}),
         "swiglu": ([leaf(T, 3), leaf(T, 3)], {}),

@@ -64,6 +64,7 @@ from trivet.ops.linear import (
     linear_input_grad,
 )
 from trivet.ops.matmul import (
+    addmm,
     matmul,
 )
 from trivet.ops.movement import (
@@ -114,6 +115,7 @@ from trivet.ops.softmax import (
 __all__ = [
     "abs",
     "add",
+    "addmm",
     "argmax",
     "attention",
     "attention_backward",

@@ -226,6 +226,17 @@ def _linear_cross_entropy_backward(
     return (d @ w, d.T @ x) if weight_grad else (d @ w,)
 
 
+def _matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+    if a.dtype == np.int8:
+        a, b = a.astype(np.int32), b.astype(np.int32)
+    return np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
+
+
+def _addmm(c: Any, a: Any, b: Any, alpha: float, beta: float, **transposed: bool) -> Any:
+    product = alpha * _matmul(a, b, **transposed)
+    return product + beta * c if beta else product
+
+
 LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
     "maximum": np.maximum, "minimum": np.minimum, "neg": np.negative, "abs": np.abs, "exp": np.exp,
@@ -237,9 +248,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "logical_not": np.logical_not, "where": np.where, "cast": _cast, "iota": _iota,
     "sum": _reduce(_sum), "mean": _reduce(_mean), "max": _reduce(np.max), "min": _reduce(np.min),
     "logsumexp": _reduce(_logsumexp), "argmax": _argmax,
-    "matmul": lambda a, b, transpose_a, transpose_b: np.matmul(
-        a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b
-    ),
+    "matmul": _matmul, "addmm": _addmm,
     "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, axes: x.transpose(axes),
     "broadcast_to": lambda x, shape: np.broadcast_to(x, shape), "slice": _slice, "pad": _pad,
     "concat": lambda *xs, axis: np.concatenate(xs, axis), "take": _take, "scatter_add": _scatter_add,

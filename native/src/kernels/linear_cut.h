@@ -8,8 +8,8 @@
 namespace tv::TV_ISA {
 namespace {
 
-constexpr int64_t kStream = 65536;  // bytes of weights a thread should read in one go
-constexpr int64_t kMostRounds = 8;  // chunks for each thread, so that a late one does not hold up the others
+constexpr int64_t kStream = 524288;  // bytes of weights a thread should read in one go
+constexpr int64_t kMostRounds = 8;   // chunks for each thread, so that a late one does not hold up the others
 
 TV_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 

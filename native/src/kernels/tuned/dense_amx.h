@@ -24,11 +24,15 @@ constexpr int kGroupRows = 16;  // tokens in a tile
 constexpr int kPairRows = 32;   // weight rows in a pair of strips
 constexpr int kDepth = 32;      // k in a tile
 constexpr int kTileBytes = 1024;
-constexpr int kFarAhead = 8192, kAhead = 4096;  // bytes of weights prefetched, as they are and to be unpacked
 
 template <int kSum, int kWeights, int kTokens>
 TV_AMX_BF16 TV_INLINE void tile_multiply_bf16() {
   __asm__ volatile("tdpbf16ps %%tmm%c1, %%tmm%c2, %%tmm%c0" ::"i"(kSum), "i"(kWeights), "i"(kTokens));
+}
+// The same as tile_load, past the first cache.
+template <int kTile>
+TV_AMX TV_INLINE void tile_stream(const void* p, int64_t stride) {
+  __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(kTile) : "memory");
 }
 template <int kTile>
 TV_AMX TV_INLINE void tile_zero() {
@@ -71,17 +75,18 @@ TV_INLINE __m512i interleave_halves(__m512 even, __m512 odd) {
 // --- weights
 // ------------------------------------------------------------------------------------------------
 
+// Of a dtype: its planes, blocks of weights that stay in the first cache, and bytes to prefetch ahead.
 template <class Dense>
 struct TileWeight;
 
 template <>
 struct TileWeight<DenseBf16> {
-  static constexpr int kPlanes = 1, kSlab = 9;
+  static constexpr int kPlanes = 1, kSlab = 18, kAhead = 2048;
 };
 
 template <>
 struct TileWeight<DenseF16> {
-  static constexpr int kPlanes = 2, kSlab = 6;
+  static constexpr int kPlanes = 2, kSlab = 6, kAhead = 4096;
   // 2 k of 16 rows as one row of each plane's tile. Exact: 8 bits and then 3.
   TV_INLINE void split(const uint16_t* w, uint8_t* row) {
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
@@ -98,7 +103,7 @@ struct TileWeight<DenseF16> {
 
 template <>
 struct TileWeight<DenseF32> {
-  static constexpr int kPlanes = 3, kSlab = 4;
+  static constexpr int kPlanes = 3, kSlab = 4, kAhead = 2048;
   TV_INLINE void split(const float* w, uint8_t* row) {
     __m512 even = _mm512_loadu_ps(w), odd = _mm512_loadu_ps(w + 16);
     for (int p = 0; p < 2; ++p) {
@@ -140,28 +145,25 @@ void arrange_pair(const void* weight, int64_t n, int64_t k, int64_t first, void*
     }
 }
 
-TV_INLINE void prefetch(const void* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i);
-}
-
-// A block of 32 k of a pair as tiles [plane][2]: where it stands, or unpacked into `tiles`.
+// A block of 32 k of a pair as tiles [plane][2]: where it stands, or unpacked into `tiles`. Its cache lines
+// are read one by one here: tile loads of lines that are not there yet do not overlap enough.
 template <class Dense>
 TV_INLINE const uint8_t* weight_tiles(const uint8_t* pair, int64_t block, uint8_t* tiles) {
   using W = TileWeight<Dense>;
   using E = typename Dense::Element;
-  constexpr int64_t kBlock = kDepth * kPairRows * sizeof(E);
-  pair += block * kBlock;
-  if constexpr (W::kPlanes == 1) {
-    return pair;
-  } else {
-    const E* w = reinterpret_cast<const E*>(pair);
-    for (int strip = 0; strip < 2; ++strip)
-      for (int i = 0; i < kDepth; i += 2, w += 2 * kStrip) {
-        prefetch(reinterpret_cast<const char*>(w) + kAhead, 2 * kStrip * sizeof(E));
-        W::split(w, tiles + strip * kTileBytes + i / 2 * 64);
-      }
-    return tiles;
+  constexpr int kRow = 2 * kStrip * sizeof(E), kStripBytes = kDepth / 2 * kRow;
+  pair += block * 2 * kStripBytes;
+  for (int at = 0; at < 2 * kStripBytes; at += kRow) {
+    for (int line = 0; line < kRow; line += 64) __builtin_prefetch(pair + at + line + W::kAhead);
+    if constexpr (W::kPlanes == 1) {
+      uint32_t word;
+      __asm__ volatile("movl %1, %0" : "=r"(word) : "m"(*reinterpret_cast<const uint32_t*>(pair + at)));
+    } else {
+      W::split(reinterpret_cast<const E*>(pair + at),
+               tiles + at / kStripBytes * kTileBytes + at % kStripBytes / kRow * 64);
+    }
   }
+  return W::kPlanes == 1 ? pair : tiles;
 }
 
 // --- tokens
@@ -182,17 +184,15 @@ TV_AMX_BF16 TV_INLINE void split_tokens(__m512 first, __m512 second, uint8_t* ro
   _mm512_storeu_si512(row, (__m512i)_mm512_cvtne2ps_pbh(second, first));
 }
 
-// `count` tokens x [count][k] as a group of `rows` (the rest zero).
+// `count` tokens x [count][k] as a group of `rows`, zero but for these; blocks are `block` bytes apart.
 template <class X, int kPlanes>
 TV_AMX_BF16 void pack_group(const typename X::Element* x, int64_t count, int64_t k, int64_t rows,
-                            uint8_t* group) {
+                            int64_t block, uint8_t* group) {
   using E = typename X::Element;
   const int64_t step = rows * 64;
-  const int64_t blocks = (k + kDepth - 1) / kDepth;
-  if (count < rows) std::memset(group, 0, static_cast<size_t>(blocks * kPlanes * step));
   for (int64_t t = 0; t < count; ++t, x += k) {
     uint8_t* row = group + t * 64;
-    for (int64_t i = 0; i < k; i += kDepth, row += kPlanes * step) {
+    for (int64_t i = 0; i < k; i += kDepth, row += block) {
       E last[kDepth] = {};
       const E* from = x + i;
       if (k - i < kDepth) {
@@ -211,8 +211,9 @@ TV_AMX_BF16 void pack_group(const typename X::Element* x, int64_t count, int64_t
 // --------------------------------------------------------------------------------------------
 
 // The sums of one or two tiles of tokens, `x_step` bytes apart, times a pair of strips: tile register 2 a + s
-// has tile a times strip s. Three tiles are the planes of f32; then a shorter list of products.
-template <int kTiles>
+// has tile a times strip s. Three tiles are the planes of f32; then a shorter list of products. kEach: each
+// plane of weights meets a tile of tokens of its own.
+template <int kTiles, bool kEach = false>
 struct Sums {
   static constexpr int64_t kFloats = kTiles * kGroupRows * kPairRows;  // of store()
 
@@ -236,14 +237,15 @@ struct Sums {
     if constexpr (kTiles == 3) tile_load<4>(p + 2 * tile, step), tile_load<5>(p + 2 * tile + 64, step);
   }
 
-  // += weights [plane][2] times tokens, for 32 k.
+  // += weights [plane][2] times tokens, for 32 k. Tokens that are read once do not displace the weights.
   template <int kPlanes>
   TV_AMX_BF16 TV_INLINE void multiply(const uint8_t* w, const uint8_t* x, int64_t x_step) {
-    if constexpr (kTiles < 3) tile_load<4>(x, 64);
-    if constexpr (kTiles == 2) tile_load<5>(x + x_step, 64);
+    if constexpr (kTiles < 3 && !kEach) tile_stream<4>(x, 64);
+    if constexpr (kTiles == 2) tile_stream<5>(x + x_step, 64);
 #pragma GCC unroll 3
     for (int j = kPlanes - 1; j >= 0; --j) {
       const uint8_t* plane = w + 2 * j * kTileBytes;
+      if constexpr (kEach) tile_load<4>(x + j * x_step, 64);
       if constexpr (kTiles == 3) {
         multiply_planes<0>(plane, x, x_step, j);
         multiply_planes<1>(plane + kTileBytes, x, x_step, j);
@@ -269,7 +271,7 @@ struct Sums {
 // --- a call
 // -----------------------------------------------------------------------------------------------
 
-constexpr int64_t kPlaneBytes = int64_t{1} << 20;  // of tokens held at a time, so that they stay in cache
+constexpr int64_t kPlaneBytes = int64_t{3} << 19;  // of tokens held at a time, so that they stay in cache
 constexpr int64_t kMostHeld = 256;                 // tokens
 
 inline void arrange_pair_of(const View& w, int64_t first, void* pair) {
@@ -286,14 +288,18 @@ constexpr int planes_of(DType x, DType w) {
   return x == DType::bf16 ? 1 : x == DType::f32 && w == DType::f32 ? 3 : 2;
 }
 
-// A block of tokens as tiles: groups of `rows` tokens, the first token being `first`.
+// A block of tokens as tiles: groups of `rows` tokens, the first token being `first`. `few`: the planes of
+// all tokens have room in one tile and are its rows; those of f32 then have a tile for each plane of the
+// weight, [k / 32][j][plane][token][32], in which the planes that do not meet j are zero.
 struct TokenTiles {
   int64_t first, held, rows, blocks;
   int planes;
+  bool few;
   uint8_t* at;
   int64_t groups() const { return (held + rows - 1) / rows; }
-  int64_t tile_bytes() const { return rows * 64; }
-  int64_t group_bytes() const { return blocks * planes * tile_bytes(); }
+  int64_t plane_bytes() const { return rows * 64; }
+  int64_t block_bytes() const { return (few && planes == 3 ? 9 : planes) * plane_bytes(); }
+  int64_t group_bytes() const { return blocks * block_bytes(); }
 };
 
 // The first block of tokens of a call, which is the largest.
@@ -304,13 +310,20 @@ inline TokenTiles first_tokens(const Call& call) {
   int64_t held = kPlaneBytes / (blocks * planes * 64 + 1) / (2 * kGroupRows) * (2 * kGroupRows);
   held = held < 2 * kGroupRows ? 2 * kGroupRows : held > kMostHeld ? kMostHeld : held;
   if (held > tokens) held = tokens;
-  const int64_t rows = held < 1 ? 1 : held < kGroupRows ? held : kGroupRows;
-  return {0, held, rows, blocks, planes, static_cast<uint8_t*>(call.scratch)};
+  const bool few = tokens * planes <= kGroupRows;
+  const int64_t rows = held < 1 ? 1 : few ? held : kGroupRows;
+  return {0, held, rows, blocks, planes, few, static_cast<uint8_t*>(call.scratch)};
 }
 
 inline Cut tile_cut(const Call& call) {
   const TokenTiles t = first_tokens(call);
   return cut(call, pair_form(call.in[1]), t.groups() * t.group_bytes(), 1);
+}
+
+// Of a block of three planes, the tiles for planes 1 and 2 of the weight.
+inline void repeat_planes(uint8_t* block, int64_t plane) {
+  std::memcpy(block + 3 * plane, block, static_cast<size_t>(2 * plane));
+  std::memcpy(block + 6 * plane, block, static_cast<size_t>(plane));
 }
 
 template <class X, int kX>
@@ -320,72 +333,89 @@ void pack_tokens(const Call& call, const TokenTiles& t) {
   call.pool->parallel_for(t.groups(), 1 + 1024 / (k + 1), [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) {
       const int64_t done = g * t.rows, count = t.held - done < t.rows ? t.held - done : t.rows;
-      pack_group<X, kX>(x + done * k, count, k, t.rows, t.at + g * t.group_bytes());
+      uint8_t* group = t.at + g * t.group_bytes();
+      if (count < t.rows || (t.few && kX == 3)) std::memset(group, 0, static_cast<size_t>(t.group_bytes()));
+      pack_group<X, kX>(x + done * k, count, k, t.rows, t.block_bytes(), group);
+      for (int64_t b = 0; t.few && kX == 3 && b < t.blocks; ++b)
+        repeat_planes(group + b * t.block_bytes(), t.plane_bytes());
     }
   });
 }
 
-// Sums [plane][rows][32] of `count` tokens from `token` on, joined, into out.
-template <int kX>
-void put_tokens(const Call& call, int64_t token, int64_t count, int64_t rows, int64_t column, float* sums) {
-  const int64_t plane = rows * kPairRows;
-  for (int64_t t = 0; t < count; ++t, sums += kPairRows) {
-    for (int i = 0; kX > 1 && i < kPairRows; i += kLanes) {
-      F32 sum = load(sums + (kX - 1) * plane + i);
-      for (int p = kX - 2; p >= 0; --p) sum = sum + load(sums + p * plane + i);
-      store(sums + i, sum);
-    }
-    put(call, token + t, column, kPairRows, sums);
-  }
+template <class X>
+TV_AMX_BF16 TV_INLINE void store_lanes(typename X::Element* p, F32 x, Mask some) {
+  if constexpr (X::kDType == DType::f32)
+    _mm512_mask_storeu_ps(p, some.v, x.v);
+  else
+    _mm256_mask_storeu_epi16(p, some.v,
+                             X::kDType == DType::f16 ? to_f16(x) : (__m256i)_mm512_cvtneps_pbh(x.v));
 }
 
-// A pair times a single group of tokens: memory-bound, so the weights are read evenly. Where they have room
-// in one tile, the planes of the tokens are its rows.
-template <class Dense, int kX>
+// Sums [plane][rows][32] of `count` tokens from `token` on, joined, into columns of out, with the bias.
+template <class X, int kX>
+TV_AMX_BF16 void put_tokens(const Call& call, int64_t token, int64_t count, int64_t rows, int64_t column,
+                            const float* sums) {
+  const int64_t n = call.in[1].dim(0), plane = rows * kPairRows;
+  auto* out = call.out[0].as<typename X::Element>() + token * n + column;
+  Mask some[2];
+  F32 bias[2];
+  for (int64_t i = 0; i < 2; ++i) {
+    const int64_t left = n - column - i * kStrip;
+    some[i] = first(left <= 0 ? 0 : left < kStrip ? static_cast<int>(left) : kStrip);
+    bias[i] = zero();
+    if (call.n_in == 3 && left > 0)
+      bias[i] = load_some(X::kDType, call.in[2].data, column + i * kStrip,
+                          left < kStrip ? static_cast<int>(left) : kStrip);
+  }
+  for (int64_t t = 0; t < count; ++t, sums += kPairRows, out += n)
+    for (int i = 0; i < 2; ++i) {
+      F32 sum = load(sums + (kX - 1) * plane + i * kStrip);
+      for (int p = kX - 2; p >= 0; --p) sum = sum + load(sums + p * plane + i * kStrip);
+      store_lanes<X>(out + i * kStrip, sum + bias[i], some[i]);
+    }
+}
+
+// A pair times so few tokens that it is memory-bound: the weights are read evenly.
+template <class Dense, class X, int kX>
 TV_AMX_BF16 void multiply_few(const Call& call, const TokenTiles& t, const uint8_t* pair, int64_t column) {
-  constexpr int kW = TileWeight<Dense>::kPlanes, kTiles = kX == 3 ? 3 : 1;
+  constexpr int kW = TileWeight<Dense>::kPlanes;
   alignas(64) uint8_t tiles[2][kW == 1 ? 64 : kW * 2 * kTileBytes];
-  alignas(64) float sums[3 * kGroupRows * kPairRows];
-  Sums<kTiles> tile;
+  alignas(64) float sums[kGroupRows * kPairRows];
+  Sums<1, kX == 3> tile;
   tile.zero();
   const uint8_t* w = t.blocks == 0 ? nullptr : weight_tiles<Dense>(pair, 0, tiles[0]);
   for (int64_t b = 0; b < t.blocks; ++b) {
     const uint8_t* next = b + 1 == t.blocks ? nullptr : weight_tiles<Dense>(pair, b + 1, tiles[(b + 1) % 2]);
-    if constexpr (kW == 1) prefetch(w + kFarAhead, 2 * kTileBytes);
-    tile.template multiply<kW>(w, t.at + b * kX * t.tile_bytes(), t.tile_bytes());
+    tile.template multiply<kW>(w, t.at + b * t.block_bytes(), 3 * t.plane_bytes());
     w = next;
   }
-  tile.store(sums, kPairRows * sizeof(float), t.rows * kPairRows * static_cast<int64_t>(sizeof(float)));
-  put_tokens<kX>(call, t.first, t.held, t.rows, column, sums);
+  tile.store(sums, kPairRows * sizeof(float), 0);
+  put_tokens<X, kX>(call, t.first, t.held, t.rows, column, sums);
 }
 
-// Blocks first .. first + count - 1 of some groups, from g on. The sums rest in `sums` between the slabs.
-template <int kX, int kW, int kTiles>
+// Blocks first .. first + count - 1 of one group, or two, from g on. The sums rest in `sums` between the
+// slabs.
+template <class X, int kX, int kW, int kTiles>
 TV_AMX_BF16 void multiply_groups(const Call& call, const TokenTiles& t, int64_t g, const uint8_t* w,
                                  int64_t first, int64_t count, int64_t column, float* sums) {
   constexpr int64_t kRow = kPairRows * sizeof(float), kTile = kGroupRows * kRow;
-  constexpr int64_t kGroups = kX == 1 ? kTiles : 1;
-  const int64_t x_step = kX == 1 ? t.group_bytes() : t.tile_bytes(), token = g * kGroupRows;
+  constexpr int64_t kTokens = (kX == 1 ? kTiles : 1) * kGroupRows;
+  const int64_t x_step = kX == 1 ? t.group_bytes() : t.plane_bytes(), x_block = t.block_bytes();
+  const int64_t token = g * kGroupRows;
+  const uint8_t* x = t.at + g * t.group_bytes() + first * t.block_bytes();
   float* own = sums + g * kX * kGroupRows * kPairRows;
-  const uint8_t* x = t.at + g * t.group_bytes() + first * kX * t.tile_bytes();
   Sums<kTiles> tile;
   first == 0 ? tile.zero() : tile.load(own, kRow, kTile);
-  for (int64_t b = 0; b < count; ++b, w += 2 * kW * kTileBytes, x += kX * t.tile_bytes())
+  for (int64_t b = 0; b < count; ++b, w += 2 * kW * kTileBytes, x += x_block)
     tile.template multiply<kW>(w, x, x_step);
-  const int64_t n = call.in[1].dim(0), left = t.held - token;
-  const int64_t present = left < kGroups * kGroupRows ? left : kGroups * kGroupRows;
-  const bool last = first + count == t.blocks,
-             whole = present == kGroups * kGroupRows && column + kPairRows <= n;
-  if (kX == 1 && last && whole && call.n_in == 2 && call.out[0].dtype == DType::f32) {
-    float* out = call.out[0].as<float>() + (t.first + token) * n + column;
-    return tile.store(out, n * static_cast<int64_t>(sizeof(float)), kGroupRows * n * sizeof(float));
-  }
   tile.store(own, kRow, kTile);
-  if (last) put_tokens<kX>(call, t.first + token, present, kGroupRows, column, own);
+  if (first + count < t.blocks) return;
+  const int64_t present = t.held - token < kTokens ? t.held - token : kTokens;
+  put_tokens<X, kX>(call, t.first + token, present, kGroupRows, column, own);
 }
 
 // A pair times a block of tokens, slab by slab of weights that stay in the first cache.
-template <class Dense, int kX>
+template <class Dense, class X, int kX>
 TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint8_t* pair, int64_t column) {
   using W = TileWeight<Dense>;
   constexpr int kW = W::kPlanes;
@@ -395,13 +425,14 @@ TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint
   int64_t first = 0;
   do {
     const int64_t count = t.blocks - first < W::kSlab ? t.blocks - first : W::kSlab;
-    for (int64_t b = 0; kW > 1 && b < count; ++b) weight_tiles<Dense>(pair, first + b, tiles + b * kStep);
+    for (int64_t b = 0; b < count; ++b)
+      weight_tiles<Dense>(pair, first + b, tiles + (kW > 1 ? b * kStep : 0));
     const uint8_t* w = kW > 1 ? tiles : pair + first * kStep;
     int64_t g = 0;
     if constexpr (kX == 1)
       for (; g + 2 <= t.groups(); g += 2)
-        multiply_groups<kX, kW, 2>(call, t, g, w, first, count, column, sums);
-    for (; g < t.groups(); ++g) multiply_groups<kX, kW, kX>(call, t, g, w, first, count, column, sums);
+        multiply_groups<X, kX, kW, 2>(call, t, g, w, first, count, column, sums);
+    for (; g < t.groups(); ++g) multiply_groups<X, kX, kW, kX>(call, t, g, w, first, count, column, sums);
     first += count;
   } while (first < t.blocks);
 }
@@ -412,16 +443,15 @@ void run_dense_tiles_of(const Call* calls, int n) {
   const Group group = group_of(calls, n, tile_cut);
   TokenTiles t = first_tokens(group.first());
   const int64_t tokens = group.first().in[0].rows(), most = t.held;
-  const bool few = tokens * (kX < 3 ? kX : 1) <= kGroupRows;
   for (; t.first < tokens; t.first += most) {
     t.held = tokens - t.first < most ? tokens - t.first : most;
     pack_tokens<X, kX>(group.first(), t);
     group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
-      const DenseTiles tiles(few && kX < 3 ? kX * t.rows : t.rows, kX == 3);
+      const DenseTiles tiles(t.few ? kX * t.rows : t.rows, kX == 3 && !t.few);
       for (int64_t u = begin; u < end; ++u) {
         const uint8_t* pair = units_at(call, c, u, 1);
-        few ? multiply_few<Dense, kX>(call, t, pair, u * kPairRows)
-            : multiply_many<Dense, kX>(call, t, pair, u * kPairRows);
+        t.few ? multiply_few<Dense, X, kX>(call, t, pair, u * kPairRows)
+              : multiply_many<Dense, X, kX>(call, t, pair, u * kPairRows);
       }
     });
   }

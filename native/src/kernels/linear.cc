@@ -8,8 +8,8 @@
 //               with AMX and 16-bit w, f32 x is rounded to 16 bits first: 2^-17 |x| |w| more
 // valid range   all floats; a row of x with an infinity or NaN gives a row of NaN with packed w, and blocks
 //               whose largest |x| is under 2^-100 have an absolute error instead, of 2^-120 for weights near
-//               1. Dense with AMX: infinities come out as infinities or NaN, as does an |x| or |w| over
-//               2^128 - 2^119; terms under 2^-126, and of f32 what is under 2^-126, are zero
+//               1. 16-bit w with AMX: infinities come out as infinities or NaN, as does an |x| over
+//               2^128 - 2^119; what is under 2^-126 of x, of w or of a term is zero
 // layout        K divides by 32 (and by the format's block) for packed w, any K for dense
 // The bits of an output depend only on its row of x, its row of w (linear_input_grad: column) and K: never on
 // the other tokens, on the threads, or on whether the weight came arranged.
@@ -213,12 +213,14 @@ void prepare(const View& w, void* prepared, ThreadPool& pool) {
 
 #ifdef TV_HAS_AMX
 
+bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
 void run_together_amx(const Call* calls, int n) {
   const DType dtype = calls[0].in[1].dtype;
-  if (is_packed(dtype))
-    with_block(dtype, [&]<class Block>() { run_tiles<Block>(calls, n); });
-  else
+  if (is_half(dtype))
     run_dense_tiles(calls, n);
+  else if (!with_block(dtype, [&]<class Block>() { run_tiles<Block>(calls, n); }))
+    run_dense<DenseF32>(calls, n);
 }
 
 void run_linear_amx(const Call& call) {
@@ -226,17 +228,21 @@ void run_linear_amx(const Call& call) {
 }
 
 size_t scratch_linear_amx(const Call& call) {
-  return is_packed(call.in[1].dtype) ? packed_cut(call, 2).scratch(call) : tile_cut(call).scratch(call);
+  const DType dtype = call.in[1].dtype;
+  return (is_packed(dtype) ? packed_cut(call, 2)
+          : is_half(dtype) ? tile_cut(call)
+                           : dense_cut(call))
+      .scratch(call);
 }
 
 size_t prepared_bytes_amx(const View& w) {
-  if (w.rank != 2 || !is_dense_weight(w.dtype)) return prepared_bytes(w);
+  if (w.rank != 2 || !is_half(w.dtype)) return prepared_bytes(w);
   const Form form = pair_form(w);
   return static_cast<size_t>(form.units(w) * form.bytes);
 }
 
 void prepare_amx(const View& w, void* prepared, ThreadPool& pool) {
-  arrange_all(is_packed(w.dtype) ? strip_form(w) : pair_form(w), w, prepared, pool);
+  arrange_all(is_half(w.dtype) ? pair_form(w) : strip_form(w), w, prepared, pool);
 }
 
 #endif

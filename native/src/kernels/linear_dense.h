@@ -26,18 +26,32 @@ inline void widen_row(DType dtype, const uint16_t* from, int64_t k, float* to) {
   }
 }
 
-// Strips s .. s + strips - 1 times `count` tokens, the first of which is `first` and stands at x.
+constexpr int64_t kHeldTokens = 20 * kTileTokens;  // whose sums are held at a time
+constexpr int64_t kSlabBytes = 32768;              // of weights, which stay in the first cache meanwhile
+
+// Strips s .. s + kStrips - 1 times `count` tokens, at most kHeldTokens; the first is `first` and stands at
+// x.
+template <class Dense, int kStrips>
+void run_dense_tokens(const Call& call, const typename Dense::Element* w, int64_t s, const float* x,
+                      int64_t first, int64_t count) {
+  constexpr int64_t kWidth = kStrips * kStrip, kSlab = kSlabBytes / (kWidth * sizeof(*w));
+  alignas(64) float acc[kHeldTokens * kWidth];
+  const int64_t k = call.in[1].dim(1), slabs = k <= kSlab ? 1 : (k + kSlab - 1) / kSlab;
+  const int64_t length = k == 0 ? 1 : (k + slabs - 1) / slabs;
+  for (int64_t begin = 0; begin == 0 || begin < k; begin += length)
+    multiply_dense_tokens<Dense, kStrips>(w + begin * kStrip, kStrip, k * kStrip, x + begin, k,
+                                          k - begin < length ? k - begin : length, count, begin == 0, acc,
+                                          kWidth);
+  for (int64_t i = 0; i < count; ++i) put(call, first + i, s * kStrip, kWidth, acc + i * kWidth);
+}
+
 template <class Dense, int kStrips>
 void run_dense_strips(const Call& call, const typename Dense::Element* w, int64_t s, const float* x,
                       int64_t first, int64_t count) {
-  constexpr int64_t kTile = 4 * kTileTokens, kWidth = kStrips * kStrip;
-  alignas(64) float acc[kTile * kWidth];
   const int64_t k = call.in[1].dim(1);
-  for (int64_t t = 0; t < count; t += kTile) {
-    const int64_t held = count - t < kTile ? count - t : kTile;
-    multiply_dense_tokens<Dense, kStrips>(w, kStrip, k * kStrip, x + t * k, k, k, held, true, acc, kWidth);
-    for (int64_t i = 0; i < held; ++i) put(call, first + t + i, s * kStrip, kWidth, acc + i * kWidth);
-  }
+  for (int64_t t = 0; t < count; t += kHeldTokens)
+    run_dense_tokens<Dense, kStrips>(call, w, s, x + t * k, first + t,
+                                     count - t < kHeldTokens ? count - t : kHeldTokens);
 }
 
 // All strips of all calls times a block of tokens.

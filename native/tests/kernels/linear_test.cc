@@ -1,6 +1,7 @@
 // Every weight format on every instruction set this CPU has, against double precision; and the promises about
 // bits: the same for any number of tokens, any threads, arranged or not, and (packed formats) any instruction
 // set.
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -287,6 +288,44 @@ void input_grad(const IsaTables& isa, tv::DType dtype, int64_t t, int64_t n, int
   }
 }
 
+// 16-bit activations: what f32 activations of the same values give, rounded; and a token alone is as in
+// company.
+void half_activations(const IsaTables& isa, tv::DType x_dtype, tv::DType dtype) {
+  const int64_t t = 150, n = 49, k = 601;  // more tokens than are widened at a time
+  const tv::Kernel& kernel = row(isa.linear, "linear");
+  const bool f16 = x_dtype == tv::DType::f16;
+  tv::ThreadPool pool(2);
+  Bytes w = random_weight(dtype, n, k), half = random_weight(x_dtype, t, k),
+        half_bias = random_weight(x_dtype, 1, n);
+  const auto wide = [&](const Bytes& from) {
+    Floats to(from.size() / 2);
+    for (size_t i = 0; i < to.size(); ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, &from[2 * i], 2);
+      to[i] = f16 ? tv::f16_to_f32(bits) : tv::bf16_to_f32(bits);
+    }
+    return to;
+  };
+  const auto product = [&](uint8_t* rows, int64_t count) {
+    Bytes out(static_cast<size_t>(2 * count * n));
+    run(kernel,
+        {view(rows, x_dtype, {count, k}), view(w.data(), dtype, {n, k}),
+         view(half_bias.data(), x_dtype, {n})},
+        view(out.data(), x_dtype, {count, n}), pool, count != 1);
+    return out;
+  };
+  Floats x = wide(half), bias = wide(half_bias);
+  const Floats wanted = linear(kernel, dtype, w, x, &bias, t, n, k, pool, true);
+  const Bytes found = product(half.data(), t);
+  const Floats values = wide(found);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    CHECK(std::fabs(values[i] - wanted[i]) <= std::fabs(wanted[i]) * (f16 ? 0x1p-11f : 0x1p-8f) + 3e-4f);
+  for (int64_t i : {int64_t{0}, int64_t{17}, t - 1}) {
+    const Bytes alone = product(&half[static_cast<size_t>(2 * i * k)], 1);
+    CHECK(std::memcmp(alone.data(), &found[static_cast<size_t>(2 * i * n)], alone.size()) == 0);
+  }
+}
+
 void refuses(const tv::Kernel& kernel) {
   Floats data(4096);
   tv::ThreadPool pool(1);
@@ -300,8 +339,13 @@ void refuses(const tv::Kernel& kernel) {
   CHECK_THROWS(tv::Status::shape, (attempt({f32({2, 32}), f32({8, 32}), f32({7})}, f32({2, 8})), 0));
   CHECK_THROWS(tv::Status::shape,
                (attempt({f32({2, 48}), view(data.data(), tv::DType::q4_0, {8, 48})}, f32({2, 8})), 0));
-  const tv::DType in[3] = {tv::DType::f32, tv::DType::i8, tv::DType::f32}, out[1] = {tv::DType::f32};
-  CHECK(!kernel.accepts(in, 2, out, 1));
+  const tv::DType wide = tv::DType::f32, bf16 = tv::DType::bf16;
+  for (const auto& [x, w, o] :
+       {std::array{wide, tv::DType::i8, wide}, std::array{bf16, tv::DType::q4_0, bf16},
+        std::array{bf16, bf16, wide}, std::array{wide, bf16, bf16}}) {
+    const tv::DType in[2] = {x, w};
+    CHECK(!kernel.accepts(in, 2, &o, 1));
+  }
 }
 
 }  // namespace
@@ -328,6 +372,8 @@ int main() {
     equal_between_isas(isas, type.dtype);
   }
   for (const IsaTables& isa : isas) {
+    for (tv::DType x : {tv::DType::f16, tv::DType::bf16})
+      for (tv::DType w : {tv::DType::f32, tv::DType::f16, tv::DType::bf16}) half_activations(isa, x, w);
     refuses(row(isa.linear, "linear"));
     tv::ThreadPool pool(2);
     Bytes none(16);

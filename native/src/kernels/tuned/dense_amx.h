@@ -1,15 +1,14 @@
-// Dense weights times tokens by AMX bf16 tiles, for f32, f16 and bf16 on both sides.
+// 16-bit weights times tokens by AMX bf16 tiles.
 //
-// A float is a sum of bf16 planes, each of them what the ones before leave, rounded: bf16 is one plane, f16
-// two, f32 three, all exactly; f32 activations of a 16-bit weight are cut to two, which is off by 2^-17.
-// Of f32 times f32 the products of planes i and j with i + j > 2 are left out, which are under 2^-24.
+// A float is a sum of bf16 planes, each of them what the ones before leave, rounded: bf16 is one plane and
+// f16 two, exactly; f32 activations are cut to two, which is off by 2^-17. (f32 weights would be three planes
+// and their products six: no faster than multiply-adds, and slower where the memory is what one waits for.)
 //
 // Tokens stand in groups of up to 16, as [group][k / 32][plane][token][32] bf16; weights in pairs of strips
-// of 16 rows, as [k / 32][2][1024 bytes of bf16, 2048 of f32] with 16 rows side by side: bf16 as tiles want
-// it, [k / 2][16][2], the others as [k][16]. Both are padded with zeros. Each plane of a token has a sum of
-// its own, which begins at zero, takes the blocks of 32 k in order and in a block the planes of w from the
-// last to the first; the sums of the planes are added in the end, the last two first. That is the same for
-// any number of tokens, and so are the bits.
+// of 16 rows, as [k / 32][2][1024 bytes] with 16 rows side by side: bf16 as tiles want it, [k / 2][16][2],
+// f16 as [k][16]. Both are padded with zeros. Each plane of a token has a sum of its own, which begins at
+// zero, takes the blocks of 32 k in order and in a block the planes of w from the last to the first; the sums
+// of the planes are added in the end. That is the same for any number of tokens, and so are the bits.
 #pragma once
 
 #include "kernels/linear_cut.h"
@@ -43,15 +42,14 @@ TV_AMX TV_INLINE void tile_zero() {
 // 16, the latter in the last register or in the last two.
 class DenseTiles {
  public:
-  TV_AMX DenseTiles(int64_t tokens, bool one_of_weights) {
+  TV_AMX explicit DenseTiles(int64_t tokens) {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {};
     } shape;
     static_assert(sizeof shape == 64);
-    for (int i = 0; i < 8; ++i)
-      shape.rows[i] = i < (one_of_weights ? 7 : 6) ? static_cast<uint8_t>(tokens) : 16;
+    for (int i = 0; i < 8; ++i) shape.rows[i] = i < 6 ? static_cast<uint8_t>(tokens) : 16;
     __asm__ volatile("ldtilecfg %0" ::"m"(shape));
   }
   TV_AMX ~DenseTiles() { __asm__ volatile("tilerelease"); }
@@ -100,27 +98,6 @@ struct TileWeight<DenseF16> {
     _mm512_store_si512(row + 2 * kTileBytes, interleave_halves(rest[0], rest[1]));
   }
 };
-
-template <>
-struct TileWeight<DenseF32> {
-  static constexpr int kPlanes = 3, kSlab = 4, kAhead = 2048;
-  TV_INLINE void split(const float* w, uint8_t* row) {
-    __m512 even = _mm512_loadu_ps(w), odd = _mm512_loadu_ps(w + 16);
-    for (int p = 0; p < 2; ++p) {
-      const __m512 a = to_plane(even), b = to_plane(odd);
-      _mm512_store_si512(row + 2 * p * kTileBytes, interleave_halves(a, b));
-      even = _mm512_sub_ps(even, a);
-      odd = _mm512_sub_ps(odd, b);
-    }
-    _mm512_store_si512(row + 4 * kTileBytes, interleave_halves(even, odd));
-  }
-};
-
-template <class Dense>
-constexpr int64_t pair_bytes(int64_t k) {
-  return (k + kDepth - 1) / kDepth * kDepth * kPairRows *
-         static_cast<int64_t>(sizeof(typename Dense::Element));
-}
 
 // 32 k of up to 16 rows of weight [n, k] into a block of a strip.
 template <class E, bool kInterleaved>
@@ -211,60 +188,37 @@ TV_AMX_BF16 void pack_group(const typename X::Element* x, int64_t count, int64_t
 // --------------------------------------------------------------------------------------------
 
 // The sums of one or two tiles of tokens, `x_step` bytes apart, times a pair of strips: tile register 2 a + s
-// has tile a times strip s. Three tiles are the planes of f32; then a shorter list of products. kEach: each
-// plane of weights meets a tile of tokens of its own.
-template <int kTiles, bool kEach = false>
+// has tile a times strip s.
+template <int kTiles>
 struct Sums {
-  static constexpr int64_t kFloats = kTiles * kGroupRows * kPairRows;  // of store()
-
   TV_AMX_BF16 TV_INLINE void zero() {
     tile_zero<0>(), tile_zero<1>();
-    if constexpr (kTiles >= 2) tile_zero<2>(), tile_zero<3>();
-    if constexpr (kTiles == 3) tile_zero<4>(), tile_zero<5>();
+    if constexpr (kTiles == 2) tile_zero<2>(), tile_zero<3>();
   }
 
   // To [tile][token][32 floats] with `step` bytes between tokens and `tile` between tiles, or from there.
   TV_AMX_BF16 TV_INLINE void store(float* sums, int64_t step, int64_t tile) {
     auto* p = reinterpret_cast<char*>(sums);
     tile_store<0>(p, step), tile_store<1>(p + 64, step);
-    if constexpr (kTiles >= 2) tile_store<2>(p + tile, step), tile_store<3>(p + tile + 64, step);
-    if constexpr (kTiles == 3) tile_store<4>(p + 2 * tile, step), tile_store<5>(p + 2 * tile + 64, step);
+    if constexpr (kTiles == 2) tile_store<2>(p + tile, step), tile_store<3>(p + tile + 64, step);
   }
   TV_AMX_BF16 TV_INLINE void load(const float* sums, int64_t step, int64_t tile) {
     const auto* p = reinterpret_cast<const char*>(sums);
     tile_load<0>(p, step), tile_load<1>(p + 64, step);
-    if constexpr (kTiles >= 2) tile_load<2>(p + tile, step), tile_load<3>(p + tile + 64, step);
-    if constexpr (kTiles == 3) tile_load<4>(p + 2 * tile, step), tile_load<5>(p + 2 * tile + 64, step);
+    if constexpr (kTiles == 2) tile_load<2>(p + tile, step), tile_load<3>(p + tile + 64, step);
   }
 
-  // += weights [plane][2] times tokens, for 32 k. Tokens that are read once do not displace the weights.
+  // += weights [plane][2] times tokens, for 32 k. Tokens are read once: they do not displace the weights.
   template <int kPlanes>
   TV_AMX_BF16 TV_INLINE void multiply(const uint8_t* w, const uint8_t* x, int64_t x_step) {
-    if constexpr (kTiles < 3 && !kEach) tile_stream<4>(x, 64);
+    tile_stream<4>(x, 64);
     if constexpr (kTiles == 2) tile_stream<5>(x + x_step, 64);
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (int j = kPlanes - 1; j >= 0; --j) {
-      const uint8_t* plane = w + 2 * j * kTileBytes;
-      if constexpr (kEach) tile_load<4>(x + j * x_step, 64);
-      if constexpr (kTiles == 3) {
-        multiply_planes<0>(plane, x, x_step, j);
-        multiply_planes<1>(plane + kTileBytes, x, x_step, j);
-      } else {
-        tile_load<6>(plane, 64), tile_load<7>(plane + kTileBytes, 64);
-        tile_multiply_bf16<0, 6, 4>(), tile_multiply_bf16<1, 7, 4>();
-        if constexpr (kTiles == 2) tile_multiply_bf16<2, 6, 5>(), tile_multiply_bf16<3, 7, 5>();
-      }
+      tile_load<6>(w + 2 * j * kTileBytes, 64), tile_load<7>(w + (2 * j + 1) * kTileBytes, 64);
+      tile_multiply_bf16<0, 6, 4>(), tile_multiply_bf16<1, 7, 4>();
+      if constexpr (kTiles == 2) tile_multiply_bf16<2, 6, 5>(), tile_multiply_bf16<3, 7, 5>();
     }
-  }
-
- private:
-  // Plane j of strip kStripAt times the planes of tokens that it meets.
-  template <int kStripAt>
-  TV_AMX_BF16 TV_INLINE void multiply_planes(const uint8_t* w, const uint8_t* x, int64_t x_step, int j) {
-    tile_load<7>(w, 64), tile_load<6>(x, 64);
-    tile_multiply_bf16<kStripAt, 7, 6>();
-    if (j <= 1) tile_load<6>(x + x_step, 64), tile_multiply_bf16<2 + kStripAt, 7, 6>();
-    if (j == 0) tile_load<6>(x + 2 * x_step, 64), tile_multiply_bf16<4 + kStripAt, 7, 6>();
   }
 };
 
@@ -275,22 +229,20 @@ constexpr int64_t kPlaneBytes = int64_t{3} << 19;  // of tokens held at a time, 
 constexpr int64_t kMostHeld = 256;                 // tokens
 
 inline void arrange_pair_of(const View& w, int64_t first, void* pair) {
-  with_dense(w.dtype, [&]<class Dense>() { arrange_pair<Dense>(w.data, w.dim(0), w.dim(1), first, pair); });
+  if (w.dtype == DType::f16)
+    arrange_pair<DenseF16>(w.data, w.dim(0), w.dim(1), first, pair);
+  else
+    arrange_pair<DenseBf16>(w.data, w.dim(0), w.dim(1), first, pair);
 }
 
 inline Form pair_form(const View& w) {
-  Form form = {kPairRows, 0, arrange_pair_of};
-  with_dense(w.dtype, [&]<class Dense>() { form.bytes = pair_bytes<Dense>(w.dim(1)); });
-  return form;
+  return {kPairRows, round_up(w.dim(1), kDepth) * kPairRows * int64_t{sizeof(uint16_t)}, arrange_pair_of};
 }
 
-constexpr int planes_of(DType x, DType w) {
-  return x == DType::bf16 ? 1 : x == DType::f32 && w == DType::f32 ? 3 : 2;
-}
+constexpr int planes_of(DType x) { return x == DType::bf16 ? 1 : 2; }
 
 // A block of tokens as tiles: groups of `rows` tokens, the first token being `first`. `few`: the planes of
-// all tokens have room in one tile and are its rows; those of f32 then have a tile for each plane of the
-// weight, [k / 32][j][plane][token][32], in which the planes that do not meet j are zero.
+// all tokens have room in one tile and are its rows.
 struct TokenTiles {
   int64_t first, held, rows, blocks;
   int planes;
@@ -298,7 +250,7 @@ struct TokenTiles {
   uint8_t* at;
   int64_t groups() const { return (held + rows - 1) / rows; }
   int64_t plane_bytes() const { return rows * 64; }
-  int64_t block_bytes() const { return (few && planes == 3 ? 9 : planes) * plane_bytes(); }
+  int64_t block_bytes() const { return planes * plane_bytes(); }
   int64_t group_bytes() const { return blocks * block_bytes(); }
 };
 
@@ -306,7 +258,7 @@ struct TokenTiles {
 inline TokenTiles first_tokens(const Call& call) {
   const View& x = call.in[0];
   const int64_t tokens = x.rows(), blocks = (x.dim(-1) + kDepth - 1) / kDepth;
-  const int planes = planes_of(x.dtype, call.in[1].dtype);
+  const int planes = planes_of(x.dtype);
   int64_t held = kPlaneBytes / (blocks * planes * 64 + 1) / (2 * kGroupRows) * (2 * kGroupRows);
   held = held < 2 * kGroupRows ? 2 * kGroupRows : held > kMostHeld ? kMostHeld : held;
   if (held > tokens) held = tokens;
@@ -320,12 +272,6 @@ inline Cut tile_cut(const Call& call) {
   return cut(call, pair_form(call.in[1]), t.groups() * t.group_bytes(), 1);
 }
 
-// Of a block of three planes, the tiles for planes 1 and 2 of the weight.
-inline void repeat_planes(uint8_t* block, int64_t plane) {
-  std::memcpy(block + 3 * plane, block, static_cast<size_t>(2 * plane));
-  std::memcpy(block + 6 * plane, block, static_cast<size_t>(plane));
-}
-
 template <class X, int kX>
 void pack_tokens(const Call& call, const TokenTiles& t) {
   const int64_t k = call.in[0].dim(-1);
@@ -334,10 +280,8 @@ void pack_tokens(const Call& call, const TokenTiles& t) {
     for (int64_t g = begin; g < end; ++g) {
       const int64_t done = g * t.rows, count = t.held - done < t.rows ? t.held - done : t.rows;
       uint8_t* group = t.at + g * t.group_bytes();
-      if (count < t.rows || (t.few && kX == 3)) std::memset(group, 0, static_cast<size_t>(t.group_bytes()));
+      if (count < t.rows) std::memset(group, 0, static_cast<size_t>(t.group_bytes()));
       pack_group<X, kX>(x + done * k, count, k, t.rows, t.block_bytes(), group);
-      for (int64_t b = 0; t.few && kX == 3 && b < t.blocks; ++b)
-        repeat_planes(group + b * t.block_bytes(), t.plane_bytes());
     }
   });
 }
@@ -369,8 +313,8 @@ TV_AMX_BF16 void put_tokens(const Call& call, int64_t token, int64_t count, int6
   }
   for (int64_t t = 0; t < count; ++t, sums += kPairRows, out += n)
     for (int i = 0; i < 2; ++i) {
-      F32 sum = load(sums + (kX - 1) * plane + i * kStrip);
-      for (int p = kX - 2; p >= 0; --p) sum = sum + load(sums + p * plane + i * kStrip);
+      F32 sum = load(sums + i * kStrip);
+      if constexpr (kX == 2) sum = sum + load(sums + plane + i * kStrip);
       store_lanes<X>(out + i * kStrip, sum + bias[i], some[i]);
     }
 }
@@ -381,12 +325,12 @@ TV_AMX_BF16 void multiply_few(const Call& call, const TokenTiles& t, const uint8
   constexpr int kW = TileWeight<Dense>::kPlanes;
   alignas(64) uint8_t tiles[2][kW == 1 ? 64 : kW * 2 * kTileBytes];
   alignas(64) float sums[kGroupRows * kPairRows];
-  Sums<1, kX == 3> tile;
+  Sums<1> tile;
   tile.zero();
   const uint8_t* w = t.blocks == 0 ? nullptr : weight_tiles<Dense>(pair, 0, tiles[0]);
   for (int64_t b = 0; b < t.blocks; ++b) {
     const uint8_t* next = b + 1 == t.blocks ? nullptr : weight_tiles<Dense>(pair, b + 1, tiles[(b + 1) % 2]);
-    tile.template multiply<kW>(w, t.at + b * t.block_bytes(), 3 * t.plane_bytes());
+    tile.template multiply<kW>(w, t.at + b * t.block_bytes(), 0);
     w = next;
   }
   tile.store(sums, kPairRows * sizeof(float), 0);
@@ -439,7 +383,7 @@ TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint
 
 template <class Dense, class X>
 void run_dense_tiles_of(const Call* calls, int n) {
-  constexpr int kX = planes_of(X::kDType, Dense::kDType);
+  constexpr int kX = planes_of(X::kDType);
   const Group group = group_of(calls, n, tile_cut);
   TokenTiles t = first_tokens(group.first());
   const int64_t tokens = group.first().in[0].rows(), most = t.held;
@@ -447,7 +391,7 @@ void run_dense_tiles_of(const Call* calls, int n) {
     t.held = tokens - t.first < most ? tokens - t.first : most;
     pack_tokens<X, kX>(group.first(), t);
     group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
-      const DenseTiles tiles(t.few ? kX * t.rows : t.rows, kX == 3 && !t.few);
+      const DenseTiles tiles(t.few ? kX * t.rows : t.rows);
       for (int64_t u = begin; u < end; ++u) {
         const uint8_t* pair = units_at(call, c, u, 1);
         t.few ? multiply_few<Dense, X, kX>(call, t, pair, u * kPairRows)
@@ -458,8 +402,11 @@ void run_dense_tiles_of(const Call* calls, int n) {
 }
 
 inline void run_dense_tiles(const Call* calls, int n) {
-  with_dense(calls[0].in[1].dtype, [&]<class Dense>() {
-    with_dense(calls[0].in[0].dtype, [&]<class X>() { run_dense_tiles_of<Dense, X>(calls, n); });
+  with_dense(calls[0].in[0].dtype, [&]<class X>() {
+    if (calls[0].in[1].dtype == DType::f16)
+      run_dense_tiles_of<DenseF16, X>(calls, n);
+    else
+      run_dense_tiles_of<DenseBf16, X>(calls, n);
   });
 }
 

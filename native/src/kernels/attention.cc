@@ -76,8 +76,11 @@ size_t forward_scratch(const Call& call) {
 void fill_block(const Problem& p, int64_t b, int64_t kv_head, int64_t first, int64_t last,
                 QueryBlock& block) {
   block.rows = 0;
-  for (int64_t i = first; i < last; ++i)
-    p.q.expect(((b * p.queries + i) * p.heads + kv_head * p.group) * p.depth, p.group * p.depth);
+  for (int64_t i = first; i < last; ++i) {  // what the next block of this thread most likely reads
+    const int64_t row = i - (last - first);
+    if (row >= 0)
+      p.q.expect(((b * p.queries + row) * p.heads + kv_head * p.group) * p.depth, p.group * p.depth);
+  }
   for (int64_t i = first; i < last; ++i) {
     const Interval seen = p.keys_of(b, i);
     for (int64_t g = 0; g < p.group; ++g) {

@@ -39,11 +39,11 @@ struct Floats {
   void get_row(int64_t at, float* row, float by, int64_t n) const {
     for (int64_t e = 0; e < n; e += kLanes) store(row + e, get(at + e, n - e) * broadcast(by));
   }
-  // Asks for n numbers, which then come while others are waited for.
+  // Asks for n numbers, which then come while others are worked on.
   void expect(int64_t at, int64_t n) const {
     const int64_t width = half ? 2 : 4;
     for (const char *p = static_cast<const char*>(data) + at * width, *end = p + n * width; p < end; p += 64)
-      __builtin_prefetch(p);
+      __builtin_prefetch(p, 0, 2);
   }
 };
 
@@ -191,7 +191,8 @@ inline void Tiles::pack(int64_t b, int64_t head, int64_t tile) const {
   const int64_t at = index(b, head, tile), first = tile * kTile;
   const int64_t count = members - first < kTile ? members - first : kTile;
   const int64_t source = ((b * members + first) * heads + head) * depth, step = heads * depth;
-  for (int64_t j = 0; j < count; ++j) from.expect(source + j * step, depth);
+  const int64_t following = members - first - kTile < kTile ? members - first - kTile : kTile;
+  for (int64_t j = 0; j < following; ++j) from.expect(source + (kTile + j) * step, depth);
   if (rows) {
     float* to = tile_rows(at);
     for (int64_t j = 0; j < count; ++j) from.get_row(source + j * step, to + j * stride, scale, depth);

@@ -58,12 +58,6 @@ TV_AMX TV_INLINE void store_sums(float* at, int64_t stride) {
   tile_store<0>(at, stride * 4), tile_store<1>(at + 16, stride * 4);
   tile_store<2>(at + 16 * stride, stride * 4), tile_store<3>(at + 16 * stride + 16, stride * 4);
 }
-TV_AMX TV_INLINE void multiply_registers() {
-  __asm__ volatile(
-      "tdpbf16ps %tmm6, %tmm4, %tmm0\n\ttdpbf16ps %tmm7, %tmm4, %tmm1\n\t"
-      "tdpbf16ps %tmm6, %tmm5, %tmm2\n\ttdpbf16ps %tmm7, %tmm5, %tmm3");
-}
-
 // Rows of 32 bf16, `stride` apart, of which the upper 16 are `more` after the lower; planes are `plane`
 // apart.
 struct TileRows {
@@ -71,8 +65,11 @@ struct TileRows {
   int64_t stride, more, plane;
 
   template <int kPlane>
-  TV_AMX [[gnu::always_inline]] void take() const {
+  TV_AMX [[gnu::always_inline]] void take_lower() const {
     tile_load<4>(at + kPlane * plane, stride * 2);
+  }
+  template <int kPlane>
+  TV_AMX [[gnu::always_inline]] void take_upper() const {
     tile_load<5>(at + kPlane * plane + more, stride * 2);
   }
 };
@@ -84,31 +81,59 @@ struct TileColumns {
   template <int kPlane>
   TV_AMX [[gnu::always_inline]] void take() const {
     tile_load<6>(at + kPlane * plane, 64);
+  }
+  template <int kPlane>
+  TV_AMX [[gnu::always_inline]] void take_next() const {
     tile_load<7>(next + kPlane * plane, 64);
   }
 };
 
-// Adds 32 rows times 32 columns, over 32 deep, to the sums.
+template <int kSum>
+TV_AMX TV_INLINE void multiply() {
+  __asm__ volatile("tdpbf16ps %%tmm%c1, %%tmm%c2, %%tmm%c0" ::"i"(kSum), "i"(6 + kSum % 2),
+                   "i"(4 + kSum / 2));
+}
+
+// Adds 32 rows times 32 columns, over 32 deep, to the sums. A register is loaded as soon as its last product
+// is under way: others run meanwhile. Of planes in this order: 2 0, 1 0, 0 0, 0 1, 1 1, 0 2.
 template <int kPlanes>
 TV_AMX TV_INLINE void add_product(const TileRows& rows, const TileColumns& columns) {
+  rows.take_lower<kPlanes - 1>();
   columns.take<0>();
+  multiply<0>();
+  columns.take_next<0>();
+  multiply<1>();
+  rows.take_upper<kPlanes - 1>();
+  multiply<2>();
   if constexpr (kPlanes == 3) {
-    rows.take<2>();
-    multiply_registers();
-    rows.take<1>();
-    multiply_registers();
-  }
-  rows.take<0>();
-  multiply_registers();
-  if constexpr (kPlanes == 3) {
+    rows.take_lower<1>();
+    multiply<3>();
+    multiply<0>(), multiply<1>();
+    rows.take_upper<1>();
+    multiply<2>();
+    rows.take_lower<0>();
+    multiply<3>();
+    multiply<0>(), multiply<1>();
+    rows.take_upper<0>();
+    multiply<2>();
     columns.take<1>();
-    multiply_registers();
-    rows.take<1>();
-    multiply_registers();
-    rows.take<0>();
+    multiply<3>();
+    columns.take_next<1>();
+    multiply<0>(), multiply<2>(), multiply<1>();
+    rows.take_lower<1>();
+    multiply<3>();
+    rows.take_upper<1>();
+    multiply<0>(), multiply<1>();
+    rows.take_lower<0>();
+    multiply<2>();
     columns.take<2>();
-    multiply_registers();
+    multiply<3>();
+    columns.take_next<2>();
+    multiply<0>();
+    rows.take_upper<0>();
+    multiply<1>(), multiply<2>();
   }
+  multiply<3>();
 }
 
 // --- planes -----------------------------------------------------------------------------------------------
@@ -134,6 +159,26 @@ TV_AMX TV_INLINE void split(F32 low, F32 high, __m512i (&planes)[kPlanes]) {
       high.v = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(high.v, high.v, _CMP_ORD_Q), high.v);
     }
     planes[i] = round_both(low, high);
+  }
+}
+
+// The same of weights and their gradients, of which what is not finite need only stay so. Rounded by hand,
+// which takes fewer instructions; the last plane is exact as it is.
+template <int kPlanes>
+TV_AMX TV_INLINE void split_weights(F32 low, F32 high, __m512i (&planes)[kPlanes]) {
+  if constexpr (kPlanes == 1) return split(low, high, planes);
+  const __m512i upper_halves =
+      _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21,
+                       19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  const auto rounded = [](F32 x) {
+    return from_bits((bits(x) + broadcast_i32(0x8000)) & broadcast_i32(static_cast<int32_t>(0xffff0000)));
+  };
+#pragma GCC unroll 3
+  for (int i = 0; i < kPlanes; ++i) {
+    const bool last = i + 1 == kPlanes;
+    const F32 a = last ? low : rounded(low), b = last ? high : rounded(high);
+    planes[i] = _mm512_permutex2var_epi16(bits(a).v, upper_halves, bits(b).v);
+    low = low - a, high = high - b;
   }
 }
 
@@ -246,7 +291,8 @@ TV_AMX inline void PlaneTiles<kPlanes>::pack(int64_t b, int64_t head, int64_t ti
   const int64_t at = index(b, head, tile), first = tile * kTile;
   const int64_t count = members - first < kTile ? members - first : kTile;
   const int64_t source = place(b, head, first);
-  for (int64_t j = 0; j < count; ++j) from.expect(source + j * heads * depth, depth);
+  const int64_t following = members - first - kTile < kTile ? members - first - kTile : kTile;
+  for (int64_t j = 0; j < following; ++j) from.expect(source + (kTile + j) * heads * depth, depth);
   __mmask32 all_finite = ~0u;
   for (int64_t step = 0; step < padded / kTileDepth; ++step) {
     __m512i block[kTile][kPlanes];

@@ -147,8 +147,8 @@ struct PlaneBackward {
         change[i] = select(seen, weight[i] * (load(s.products + at) - load(delta + c)) * x.gain, zero());
       }
       __m512i weights[kPlanes], changes[kPlanes];
-      split(weight[0], weight[1], weights);
-      split(change[0], change[1], changes);
+      split_weights(weight[0], weight[1], weights);
+      split_weights(change[0], change[1], changes);
       for (int n = 0; n < kPlanes; ++n) {
         const int at = n * kPair + j * kTile + c;
         put_keys(s.weights + at, weights[n]);

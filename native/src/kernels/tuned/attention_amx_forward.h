@@ -1,5 +1,6 @@
-// attention by AMX tiles: blocks of 64 query rows over segments of 512 keys, as attention_segment.h. Products
-// take 32 rows and 32 keys.
+// attention by AMX tiles: blocks of query rows over segments of 512 keys, as attention_segment.h. A block has
+// up to four parts of 64 rows, which take turns with a segment while it is in the second cache; products take
+// 32 rows and 32 keys.
 #pragma once
 
 #include "kernels/attention_segment.h"
@@ -8,25 +9,25 @@
 namespace tv::TV_ISA {
 namespace {
 
-constexpr int kBlockOfTiles = 64;                         // query rows that share keys
+constexpr int kPartRows = 64;
 constexpr int kTileRows = 32;                             // of one product
 constexpr int kKeyGroup = 32;                             // keys of one product
+constexpr int kMostParts = 4;                             // of a block
+constexpr int64_t kSecondCache = int64_t{9} << 18;        // bytes that a block and a segment may take
 constexpr int64_t kWeightStride = kSegment + kTileDepth;  // of rows of weights, which are planes of bf16
 
-// One thread's block of query rows.
+// One thread's block of query rows. Scores and weights are those of the part in hand.
 struct PlaneBlock {
   KeyRange seen[kMaxGroup / kTileRows];  // by each 32 rows
   QueryBlock rows;
   uint16_t* q;        // [planes][rows][q_stride()]
-  float* scores;      // [rows][kScoreStride]
-  uint16_t* weights;  // [planes][rows][kWeightStride]
+  float* scores;      // [kPartRows][kScoreStride]
+  uint16_t* weights;  // [planes][kPartRows][kWeightStride]
 };
 
-// Two vectors in planes, `plane` apart.
+// Planes of two vectors, `plane` apart.
 template <int kPlanes>
-TV_AMX TV_INLINE void put_planes(uint16_t* to, int64_t plane, F32 low, F32 high) {
-  __m512i planes[kPlanes];
-  split(low, high, planes);
+TV_INLINE void put_planes(uint16_t* to, int64_t plane, const __m512i (&planes)[kPlanes]) {
   for (int n = 0; n < kPlanes; ++n) _mm512_storeu_si512(to + n * plane, planes[n]);
 }
 
@@ -54,7 +55,9 @@ TV_AMX inline float weigh_planes(const float* s, uint16_t* w, int64_t plane, int
       if (at < from || at + kLanes > to) weight[i] = select(inside(at, from, to), weight[i], zero());
       sum = sum + weight[i];
     }
-    put_planes<kPlanes>(w + lane, plane, weight[0], weight[1]);
+    __m512i planes[kPlanes];
+    split_weights(weight[0], weight[1], planes);
+    put_planes(w + lane, plane, planes);
   }
   clear_weights(last, end);
   return reduce_add(sum);
@@ -76,7 +79,7 @@ struct PlaneForward {
         p(problem),
         k(p.k, p.keys, p.kv_heads, p.depth),
         v(p.v, p.keys, p.kv_heads, p.width),
-        block_queries(p.group > 0 && p.group < kBlockOfTiles ? kBlockOfTiles / p.group : 1) {
+        block_queries(p.group > 0 && p.group < kPartRows ? parts() * kPartRows / p.group : 1) {
     k.take(carver, p.batch, Tiles::kOnEnd);
     v.take(carver, p.batch, Tiles::kPairs);
     Carver one{nullptr};
@@ -87,14 +90,23 @@ struct PlaneForward {
 
   int64_t q_stride() const { return k.padded + kTileDepth; }  // rows do not share sets of the first cache
   int64_t q_plane() const { return max_rows() * q_stride(); }
-  int64_t weight_plane() const { return max_rows() * kWeightStride; }
-  int64_t max_rows() const { return round_up(block_queries * p.group, kTileRows); }
+  int64_t max_rows() const { return round_up(block_queries * p.group, kPartRows); }
+  // As many as leave enough blocks to share, and the second cache to a segment.
+  int64_t parts() const {
+    const int64_t part = kPartRows * (8 * v.padded + 2 * kPlanes * q_stride());
+    const int64_t segment = kSegment * 2 * kPlanes * (k.padded + v.padded);
+    int64_t n = 1;
+    while (n < kMostParts && 16 * n * kPartRows <= p.queries * p.group &&
+           2 * n * part + segment <= kSecondCache)
+      n *= 2;
+    return n;
+  }
   PlaneBlock block_in(Carver& carver) const {
-    const int64_t rows = max_rows();
-    PlaneBlock b{{}, carve_block(carver, static_cast<int>(rows), 0, v.padded), nullptr, nullptr, nullptr};
+    PlaneBlock b{
+        {}, carve_block(carver, static_cast<int>(max_rows()), 0, v.padded), nullptr, nullptr, nullptr};
     b.q = carver.take<uint16_t>(kPlanes * q_plane());
-    b.scores = carver.take<float>(rows * kScoreStride);
-    b.weights = carver.take<uint16_t>(kPlanes * weight_plane());
+    b.scores = carver.take<float>(kPartRows * kScoreStride);
+    b.weights = carver.take<uint16_t>(kPlanes * kWeightPlane);
     return b;
   }
 
@@ -112,6 +124,7 @@ struct PlaneForward {
 
   // Steps of 32 whose rows stay in the first cache while columns pass by.
   static constexpr int64_t kSlabSteps = kPlanes == 1 ? 8 : 2;
+  static constexpr int64_t kWeightPlane = kPartRows * kWeightStride;
 
   TV_AMX void run_block(int64_t b, int64_t kv_head, int64_t first, int64_t slot) const {
     Carver own{slots + slot * slot_bytes};
@@ -124,7 +137,8 @@ struct PlaneForward {
     for (int r = 0; r < rows.rows; r += kTileRows)
       block.seen[r / kTileRows] = seen_keys(rows, r, r + kTileRows < rows.rows ? r + kTileRows : rows.rows);
     for (int64_t segment = seen.low / kSegment; segment * kSegment < seen.high; ++segment) {
-      attend_planes(b, kv_head, segment * kSegment, seen, block);
+      for (int part = 0; part < rows.rows; part += kPartRows)
+        attend_part(b, kv_head, segment * kSegment, part, block);
       fold(rows.rows, rows.segment, rows.total, rows.padded, rows.decay, rows.share);
     }
     write(b, kv_head, first, rows);
@@ -134,114 +148,117 @@ struct PlaneForward {
     QueryBlock& rows = block.rows;
     rows.rows = 0;
     const int64_t last = first + block_queries < p.queries ? first + block_queries : p.queries;
-    for (int64_t i = first; i < last; ++i)
-      p.q.expect(((b * p.queries + i) * p.heads + kv_head * p.group) * p.depth, p.group * p.depth);
+    for (int64_t i = first; i < last; ++i) {  // what the next block of this thread most likely reads
+      const int64_t row = i - block_queries;
+      if (row >= 0)
+        p.q.expect(((b * p.queries + row) * p.heads + kv_head * p.group) * p.depth, p.group * p.depth);
+    }
     for (int64_t i = first; i < last; ++i) {
       const Interval seen = p.keys_of(b, i);
       for (int64_t g = 0; g < p.group; ++g) {
         const int r = rows.rows++;
         const int64_t head = kv_head * p.group + g;
         const int64_t from = ((b * p.queries + i) * p.heads + head) * p.depth;
-        for (int64_t d = 0; d < k.padded; d += 32)
-          put_planes<kPlanes>(block.q + r * q_stride() + d, q_plane(), get(from + d, p.depth - d),
-                              get(from + d + kLanes, p.depth - d - kLanes));
+        for (int64_t d = 0; d < k.padded; d += 32) {
+          __m512i planes[kPlanes];
+          split(get(from + d, p.depth - d), get(from + d + kLanes, p.depth - d - kLanes), planes);
+          put_planes(block.q + r * q_stride() + d, q_plane(), planes);
+        }
         rows.begin[r] = seen.begin, rows.end[r] = seen.end;
         rows.position[r] = i + p.offset();
         rows.slope[r] = p.slope(head);
       }
     }
-    const int64_t spare = max_rows() - rows.rows;
-    for (int n = 0; n < kPlanes; ++n) {
-      __builtin_memset(block.q + n * q_plane() + rows.rows * q_stride(), 0, 2 * spare * q_stride());
-      __builtin_memset(block.weights + n * weight_plane() + rows.rows * kWeightStride, 0,
-                       2 * spare * kWeightStride);
-    }
   }
   F32 get(int64_t at, int64_t count) const { return count > 0 ? p.q.get(at, count) : zero(); }
 
-  // Keys [origin, + 512): leaves the rows' own results in the block's segment.
-  TV_AMX void attend_planes(int64_t b, int64_t kv_head, int64_t origin, const KeyRange& seen,
-                            PlaneBlock& block) const {
-    const int64_t first_tile = k.index(b, kv_head, 0);
-    const int64_t low = seen.low > origin ? seen.low / kKeyGroup * kKeyGroup : origin;
-    const int64_t high = seen.high < origin + kSegment ? round_up(seen.high, kKeyGroup) : origin + kSegment;
+  // Keys [origin, + 512) and 64 rows from `part` on: leaves the rows' own results in the block's segment.
+  // What stands in rows past the last is of no matter: a row of tiles touches no other.
+  TV_AMX void attend_part(int64_t b, int64_t kv_head, int64_t origin, int part, PlaneBlock& block) const {
+    const int end = block.rows.rows - part < kPartRows ? block.rows.rows - part : kPartRows;
+    const KeyRange seen = seen_keys(block.rows, part, part + end);
+    Span s{k.index(b, kv_head, 0), origin, seen.low > origin ? seen.low / kKeyGroup * kKeyGroup : origin,
+           seen.high < origin + kSegment ? round_up(seen.high, kKeyGroup) : origin + kSegment, part};
+    if (s.low > s.high) s.low = s.high = origin;  // they see nothing here
     for (int64_t step = 0; step < k.padded / kTileDepth; step += kSlabSteps)
-      for (int64_t at = low; at < high; at += kKeyGroup)
-        for (int r = 0; r < block.rows.rows; r += kTileRows)
-          if (sees(block, r, at)) score(block, r, first_tile, origin, at, step);
+      for (int64_t at = s.low; at < s.high; at += kKeyGroup)
+        for (int r = 0; r < end; r += kTileRows) score(block, r, s, at, step);
     intersect(block.rows, origin, kSegment);
-    for (int r = 0; r < block.rows.rows; ++r)
-      weigh(block, r, origin, static_cast<int>(low - origin), static_cast<int>(high - origin));
-    clear_floats(block.rows.segment.out, round_up(block.rows.rows, kTileRows) * v.padded);
+    for (int r = 0; r < end; ++r) weigh(block, r, s);
+    clear_floats(block.rows.segment.out + part * v.padded, round_up(end, kTileRows) * v.padded);
     constexpr int64_t kSlabKeys = kSlabSteps * kKeyGroup;
-    for (int64_t at = low / kSlabKeys * kSlabKeys; at < high; at += kSlabKeys)
+    for (int64_t at = s.low / kSlabKeys * kSlabKeys; at < s.high; at += kSlabKeys)
       for (int64_t chunk = 0; chunk < v.padded / kChunk; chunk += 2)
-        for (int r = 0; r < block.rows.rows; r += kTileRows)
-          add_values(block, r, first_tile, origin, at, at + kSlabKeys, chunk);
-    for (int64_t at = low / kTile * kTile; at < high; at += kTile) {
-      if (!v.strays[first_tile + at / kTile]) continue;
+        for (int r = 0; r < end; r += kTileRows) add_values(block, r, s, at, at + kSlabKeys, chunk);
+    for (int64_t at = s.low / kTile * kTile; at < s.high; at += kTile) {
+      if (!v.strays[s.first_tile + at / kTile]) continue;
       intersect(block.rows, at, kTile);
-      add_strays(v, first_tile + at / kTile, v.place(b, kv_head, at), block.rows.rows,
-                 block.weights + (at - origin), kWeightStride, weight_plane(), block.rows.from, block.rows.to,
-                 block.rows.segment.out, v.padded);
+      add_strays(v, s.first_tile + at / kTile, v.place(b, kv_head, at), end, block.weights + (at - origin),
+                 kWeightStride, kWeightPlane, block.rows.from + part, block.rows.to + part,
+                 block.rows.segment.out + part * v.padded, v.padded);
     }
   }
 
-  // Whether any of 32 rows sees any of 32 keys.
-  static bool sees(const PlaneBlock& block, int row, int64_t key) {
-    const KeyRange& range = block.seen[row / kTileRows];
-    return range.low < key + kKeyGroup && key < range.high;
-  }
+  // Keys [low, high) of a head, whole groups of the segment at `origin`, for the part from row `part` on.
+  struct Span {
+    int64_t first_tile, origin, low, high;
+    int part;
+  };
 
-  // The part of the scores that comes of d from step * 32 on.
-  TV_AMX void score(const PlaneBlock& block, int row, int64_t first_tile, int64_t origin, int64_t key,
-                    int64_t step) const {
-    float* scores = block.scores + row * kScoreStride + (key - origin);
+  // The part of the scores of 32 rows and 32 keys that comes of d from step * 32 on.
+  TV_AMX void score(const PlaneBlock& block, int row, const Span& s, int64_t key, int64_t step) const {
+    const KeyRange& seen = block.seen[(s.part + row) / kTileRows];
+    if (key >= seen.high || key + kKeyGroup <= seen.low) return;
+    float* scores = block.scores + row * kScoreStride + (key - s.origin);
+    const uint16_t* q = block.q + (s.part + row) * q_stride();
     const int64_t all = k.padded / kTileDepth, end = step + kSlabSteps < all ? step + kSlabSteps : all;
     if (step == 0)
       clear_sums();
     else
       load_sums(scores, kScoreStride);
     for (; step < end; ++step)
-      add_product<kPlanes>(
-          {block.q + row * q_stride() + step * kTileDepth, q_stride(), 16 * q_stride(), q_plane()},
-          k.columns(first_tile + key / kTile, step, key % kTile / kChunk));
+      add_product<kPlanes>({q + step * kTileDepth, q_stride(), 16 * q_stride(), q_plane()},
+                           k.columns(s.first_tile + key / kTile, step, key % kTile / kChunk));
     store_sums(scores, kScoreStride);
   }
 
-  // Scores of a row, times the scale, as weights, which are 0 from `begin` and to `end` where hidden.
-  TV_AMX void weigh(PlaneBlock& block, int r, int64_t origin, int begin, int end) const {
+  // Scores of a row, times the scale, as weights, which are 0 where hidden.
+  TV_AMX void weigh(PlaneBlock& block, int row, const Span& span) const {
     QueryBlock& b = block.rows;
-    float* s = block.scores + r * kScoreStride;
+    const int r = span.part + row;
+    const int begin = static_cast<int>(span.low - span.origin),
+              end = static_cast<int>(span.high - span.origin);
+    float* s = block.scores + row * kScoreStride;
     float factor = p.scale;
     if (p.shaping.softcap != 0 || p.shaping.alibi || factor <= 0) {
       for (int lane = begin; lane < end; lane += kLanes) store(s + lane, load(s + lane) * broadcast(factor));
       factor = 1;
     }
-    const float distance = static_cast<float>(origin - b.position[r]);
+    const float distance = static_cast<float>(span.origin - b.position[r]);
     const float top = b.from[r] < b.to[r]
                           ? shape_segment(s, b.from[r], b.to[r], p.shaping, b.slope[r], distance)
                           : -kInfinity;
     b.segment.top[r] = top * factor;
-    b.segment.sum[r] = weigh_planes<kPlanes>(s, block.weights + r * kWeightStride, weight_plane(), b.from[r],
+    b.segment.sum[r] = weigh_planes<kPlanes>(s, block.weights + row * kWeightStride, kWeightPlane, b.from[r],
                                              b.to[r], begin, end, factor, b.segment.top[r]);
   }
 
   // Adds keys [first, last) times weights to 32 elements of 32 rows of the segment's results.
-  TV_AMX void add_values(const PlaneBlock& block, int row, int64_t first_tile, int64_t origin, int64_t first,
-                         int64_t last, int64_t chunk) const {
-    const KeyRange& range = block.seen[row / kTileRows];
-    if (first < range.low) first = range.low / kKeyGroup * kKeyGroup;
-    if (first < origin) first = origin;
-    if (last > range.high) last = range.high;
+  TV_AMX void add_values(const PlaneBlock& block, int row, const Span& s, int64_t first, int64_t last,
+                         int64_t chunk) const {
+    const KeyRange& seen = block.seen[(s.part + row) / kTileRows];
+    const int64_t low = seen.low / kKeyGroup * kKeyGroup;
+    if (first < low) first = low;
+    if (first < s.origin) first = s.origin;
+    if (last > seen.high) last = seen.high;
     if (first >= last) return;
-    float* out = block.rows.segment.out + row * v.padded + chunk * kChunk;
+    float* out = block.rows.segment.out + (s.part + row) * v.padded + chunk * kChunk;
+    const uint16_t* weights = block.weights + row * kWeightStride;
     load_sums(out, v.padded);
     for (int64_t at = first; at < last; at += kKeyGroup)
       add_product<kPlanes>(
-          {block.weights + row * kWeightStride + (at - origin), kWeightStride, 16 * kWeightStride,
-           weight_plane()},
-          v.pair_columns(first_tile + at / kTile, static_cast<int>(at % kTile / kKeyGroup), chunk));
+          {weights + (at - s.origin), kWeightStride, 16 * kWeightStride, kWeightPlane},
+          v.pair_columns(s.first_tile + at / kTile, static_cast<int>(at % kTile / kKeyGroup), chunk));
     store_sums(out, v.padded);
   }
 

@@ -35,9 +35,10 @@ struct GemmOut {
 
 template <class Load, class Store>
 TV_INLINE void put_scaled(const float* sums, const GemmOut& out, int n, Load load_c, Store store_out) {
+#pragma GCC unroll 2
   for (int j = 0; j < n; j += kLanes) {
     const int count = n - j < kLanes ? n - j : kLanes;
-    F32 x = broadcast(out.alpha) * load_partial(sums + j, count);
+    F32 x = broadcast(out.alpha) * load(sums + j);  // a tile's row is whole vectors
     if (out.beta != 0.0f) x = fma(broadcast(out.beta), load_c(j, count), x);
     store_out(j, x, count);
   }
@@ -155,8 +156,8 @@ struct GemmBlock {
 
   // Rows i .. and columns j .. of C.
   void make(int64_t i, int64_t j, char* memory) const {
-    [[maybe_unused]] const typename Engine::Session session;
     const int64_t m = least(shape.m - i, cut.rows), n = least(shape.n - j, cut.columns);
+    [[maybe_unused]] const typename Engine::Session session(m);
     const GemmRoom<Engine> room(cut);
     char* sums = memory + room.sums;
     if (cut.few) {
@@ -186,7 +187,7 @@ struct GemmBlock {
     const int64_t share = a.row == 1 ? Engine::kShare : k;
     for (int64_t q = 0; q < k; q += share)
       for (int64_t i = 0; i < m; i += Engine::kHeld) {
-        const int rows = static_cast<int>(least(m - i, Engine::kHeld)), width = Engine::held_width(rows);
+        const int rows = static_cast<int>(least(m - i, Engine::kHeld)), width = Engine::held_width(rows, m);
         const Element* from = a.data + (i0 + i) * a.row + (p + q) * a.column;
         Engine::pack_held({from, a.row, a.column}, rows, width, least(k - q, share),
                           panels + i / Engine::kHeld * step + Engine::panel_bytes(width, q));
@@ -199,20 +200,35 @@ struct GemmBlock {
     const int64_t k = depth_at(p), padded = round_up(k, Engine::kDepth);
     const int64_t step = Engine::panel_bytes(Engine::kHeld, padded);
     const int columns = static_cast<int>(least(shape.n - j, Engine::kStreamed));
-    Engine::pack_streamed({b.data + p * b.row + j * b.column, b.row, b.column}, columns, k, panel);
+    const MatrixOf<Element> from = {b.data + p * b.row + j * b.column, b.row, b.column};
+    const auto streamed = Engine::stream(from, columns, k, m, panel);
     for (int64_t i = 0; i < m; i += Engine::kHeld, panels += step) {
-      const int rows = static_cast<int>(least(m - i, Engine::kHeld));
+      const int rows = static_cast<int>(least(m - i, Engine::kHeld)), width = Engine::held_width(rows, m);
       Sum* tile = reinterpret_cast<Sum*>(sums);
-      Engine::multiply(Engine::held_width(rows), columns, padded, panels, panel, tile, p == 0);
-      if (p + k == shape.k) {
-        if constexpr (Engine::kTurned)
-          put_tile({out.dtype, out.data, out.column, out.row, out.c, out.alpha, out.beta}, j, i0 + i, tile,
-                   Engine::kHeld, columns, rows);
-        else
-          put_tile(out, i0 + i, j, tile, Engine::kStreamed, rows, columns);
+      const bool last = p + k == shape.k;
+      if (last && plain() && rows == Engine::kHeld && columns == Engine::kStreamed) {
+        Sum* to = static_cast<Sum*>(out.data) + (i0 + i) * out.row + j * out.column;
+        Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, to,
+                         Engine::kTurned ? out.column : out.row);
+      } else {
+        Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, tile, Engine::kStep);
+        if (last) put(i0 + i, j, tile, rows, columns);
       }
       if (cut.few || cut.runs > 1) sums += GemmRoom<Engine>::kTile;
     }
+  }
+
+  // Whether sums are the results, and lie in out as an engine lays them.
+  bool plain() const {
+    return out.dtype == (sizeof(Element) == 1 ? DType::i32 : DType::f32) && out.alpha == 1.0f &&
+           out.beta == 0.0f && (Engine::kTurned ? out.row : out.column) == 1;
+  }
+  void put(int64_t i, int64_t j, const Sum* tile, int rows, int columns) const {
+    if constexpr (Engine::kTurned)
+      put_tile({out.dtype, out.data, out.column, out.row, out.c, out.alpha, out.beta}, j, i, tile,
+               Engine::kStep, columns, rows);
+    else
+      put_tile(out, i, j, tile, Engine::kStep, rows, columns);
   }
 };
 

@@ -42,14 +42,14 @@ TV_INLINE void store_ints(int32_t* p, I32 x) { store(reinterpret_cast<float*>(p)
 // with 0 if fresh, and `less` is taken off each column.
 template <int kRows>
 static void multiply_ints(int64_t groups, const int32_t* a, int step, const int32_t* b, const int32_t* less,
-                          int32_t* sums, bool fresh) {
+                          const int32_t* from, int32_t* to, int64_t to_step) {
   constexpr int kColumns = 2 * kLanes;
   I32 sum[kRows][2];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-      sum[r][v] = fresh ? broadcast_i32(0) : load_ints(sums + r * kColumns + v * kLanes);
+      sum[r][v] = from ? load_ints(from + r * kColumns + v * kLanes) : broadcast_i32(0);
       if (less != nullptr) sum[r][v] = sum[r][v] - load_ints(less + v * kLanes);
     }
   for (int64_t p = 0; p < groups; ++p, a += step, b += kColumns) {
@@ -64,21 +64,24 @@ static void multiply_ints(int64_t groups, const int32_t* a, int step, const int3
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
-    for (int v = 0; v < 2; ++v) store_ints(sums + r * kColumns + v * kLanes, sum[r][v]);
+    for (int v = 0; v < 2; ++v) store_ints(to + r * to_step + v * kLanes, sum[r][v]);
 }
 
 struct IntEngine {
   using Element = int8_t;
   using Sum = int32_t;
-  struct Session {};
+  struct Session {
+    explicit Session(int64_t) {}
+  };
   static constexpr int kHeld = kIntHeld, kStreamed = 2 * kLanes, kDepth = kIntDepth;
   static constexpr int64_t kShare = 64;
   static constexpr int64_t kBlockK = 1024 / static_cast<int64_t>(sizeof(IntItem));
   static constexpr int64_t kBlockRows = 384, kBlockColumns = 512;
   static constexpr int64_t kFewRows = 12;
   static constexpr bool kTurned = false;
+  static constexpr int kStep = kStreamed;
 
-  static int held_width(int64_t rows) { return rows <= 1 ? 1 : rows <= 4 ? 4 : kHeld; }
+  static int held_width(int64_t rows, int64_t) { return rows <= 1 ? 1 : rows <= 4 ? 4 : kHeld; }
 
 #if defined(TV_ISA_AVX512)
   static constexpr int64_t panel_bytes(int width, int64_t k) { return 16 * ceil_div(width, 16) * k; }
@@ -89,7 +92,7 @@ struct IntEngine {
     for (int64_t i = 0; i < round_up(k, kDepth) * 16; i += 64)
       _mm512_store_si512(at + i, _mm512_xor_si512(_mm512_load_si512(at + i), _mm512_set1_epi8(-128)));
   }
-  static void pack_streamed(MatrixOf<int8_t> b, int columns, int64_t k, void* panel) {
+  static const int32_t* stream(MatrixOf<int8_t> b, int columns, int64_t k, int64_t, void* panel) {
     pack_groups(b.data, b.row, b.column, k, columns, kStreamed, false, panel);
     const auto* at = static_cast<const int32_t*>(panel);
     I32 less[2] = {broadcast_i32(0), broadcast_i32(0)};
@@ -99,6 +102,7 @@ struct IntEngine {
         less[v] =
             dot(less[v], broadcast_i32(static_cast<int32_t>(0x80808080)), load_ints(at + i + v * kLanes));
     for (int v = 0; v < 2; ++v) store_ints(static_cast<int32_t*>(panel) + end + v * kLanes, less[v]);
+    return at;
   }
 #else
   static constexpr int64_t panel_bytes(int width, int64_t k) {
@@ -117,14 +121,16 @@ struct IntEngine {
   static void pack_held(MatrixOf<int8_t> a, int rows, int width, int64_t k, void* panel) {
     pack(a.data, a.column, a.row, k, rows, width, panel);
   }
-  static void pack_streamed(MatrixOf<int8_t> b, int columns, int64_t k, void* panel) {
+  static const int32_t* stream(MatrixOf<int8_t> b, int columns, int64_t k, int64_t, void* panel) {
     pack(b.data, b.row, b.column, k, columns, kStreamed, panel);
+    return static_cast<const int32_t*>(panel);
   }
 #endif
 
-  static void multiply(int width, int, int64_t k, const void* a, const void* b, int32_t* sums, bool fresh) {
+  static void multiply(int width, const int32_t* y, int64_t k, const void* a, const int32_t* from,
+                       int32_t* to, int64_t to_step) {
     constexpr int kGroup = 4 / static_cast<int>(sizeof(IntItem));
-    const auto *x = static_cast<const int32_t*>(a), *y = static_cast<const int32_t*>(b);
+    const auto* x = static_cast<const int32_t*>(a);
     const int64_t groups = k / kGroup;
 #if defined(TV_ISA_AVX512)
     const int step = 16;
@@ -134,10 +140,10 @@ struct IntEngine {
     const int32_t* less = nullptr;
 #endif
     switch (width) {
-      case 1: return multiply_ints<1>(groups, x, step, y, less, sums, fresh);
-      case kHeld: return multiply_ints<kHeld>(groups, x, step, y, less, sums, fresh);
+      case 1: return multiply_ints<1>(groups, x, step, y, less, from, to, to_step);
+      case kHeld: return multiply_ints<kHeld>(groups, x, step, y, less, from, to, to_step);
 #if !defined(TV_ISA_SCALAR)
-      case 4: return multiply_ints<4>(groups, x, step, y, less, sums, fresh);
+      case 4: return multiply_ints<4>(groups, x, step, y, less, from, to, to_step);
 #endif
     }
   }

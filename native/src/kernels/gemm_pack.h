@@ -97,31 +97,24 @@ struct AsBf16 {
   TV_INLINE float one(uint16_t x) { return bf16_to_f32(x); }
 };
 
-// kSquare floats of a row, where they are or widened into `room`.
-template <class As>
-TV_INLINE const float* square_row(const typename As::Element* from, float* room) {
-  if constexpr (sizeof(typename As::Element) == sizeof(float)) {
-    return from;
-  } else {
-    for (int i = 0; i < kSquare; i += kLanes) store(room + i, As::load(from + i));
-    return room;
-  }
-}
-
-// Each of `valid` lanes is contiguous in k: from[j * across + p]. A panel narrower than a square is written
-// by stores that overhang it: each spoils the lanes of the next k, which come after it, and the last up to
-// kSquare - 1 floats behind the panel.
+// Each of `valid` lanes is contiguous in k: from[j * across + p]. Squares are copied before they are turned:
+// lanes that lie a multiple of a page apart would drive each other from the first cache before their lines
+// were used up. A panel narrower than a square is written by stores that overhang it: each spoils the lanes
+// of the next k, which come after it, and the last up to kSquare - 1 floats behind the panel.
 template <class As>
 static void pack_across(const typename As::Element* from, int64_t across, int64_t k, int valid, int width,
                         float* to) {
-  alignas(64) static constexpr float kNothing[kSquare] = {};
   const int64_t whole = k / kSquare * kSquare;
   for (int j0 = 0; j0 < width; j0 += kSquare) {
-    alignas(64) float room[kSquare][kSquare];
+    alignas(64) float square[kSquare][kSquare] = {};
     const float* rows[kSquare];
+    for (int r = 0; r < kSquare; ++r) rows[r] = square[r];
     for (int64_t p = 0; p < whole; p += kSquare) {
+#pragma GCC unroll 16
       for (int r = 0; r < kSquare; ++r)
-        rows[r] = j0 + r < valid ? square_row<As>(from + (j0 + r) * across + p, room[r]) : kNothing;
+        if (j0 + r < valid)
+          for (int i = 0; i < kSquare; i += kLanes)
+            store(square[r] + i, As::load(from + (j0 + r) * across + p + i));
       transpose_square(rows, to + p * width + j0, width);
     }
     for (int64_t p = whole; p < k; ++p)

@@ -8,13 +8,14 @@ namespace tv::TV_ISA {
 // kRows by kColumns sums (+)= a panel of A (kRows values a step) times one of B (kColumns a step), each sum
 // one chain of fused multiply-adds over k in order. fresh: the sums begin with 0, not with what is there.
 template <int kRows, int kColumns>
-static void multiply_floats(int64_t k, const float* a, const float* b, float* sums, bool fresh) {
+static void multiply_floats(int64_t k, const float* a, const float* b, const float* from, float* to,
+                            int64_t to_step) {
   constexpr int kVectors = kColumns / kLanes;
   F32 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = fresh ? zero() : load(sums + r * kColumns + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = from ? load(from + r * kColumns + v * kLanes) : zero();
   for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) {
     F32 lanes[kVectors];
 #pragma GCC unroll 8
@@ -29,7 +30,7 @@ static void multiply_floats(int64_t k, const float* a, const float* b, float* su
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) store(sums + r * kColumns + v * kLanes, sum[r][v]);
+    for (int v = 0; v < kVectors; ++v) store(to + r * to_step + v * kLanes, sum[r][v]);
 }
 
 // An engine: what gemm_run() needs to know of a kind of product. This one widens its elements to f32.
@@ -37,7 +38,9 @@ template <class As>
 struct FloatEngine {
   using Element = typename As::Element;
   using Sum = float;
-  struct Session {};  // what a thread holds while it works
+  struct Session {  // what a thread holds while it makes a block
+    explicit Session(int64_t) {}
+  };
 #if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
   static constexpr int kHeld = 12;  // rows of a tile; 24 of 32 registers hold sums
 #elif defined(TV_ISA_AVX2)
@@ -53,9 +56,10 @@ struct FloatEngine {
   static constexpr int64_t kBlockColumns = 512;
   static constexpr int64_t kFewRows = 12;  // up to here they are held for all k
   static constexpr bool kTurned = false;   // sums are [held][streamed]
+  static constexpr int kStep = kStreamed;  // of a row of sums
 
   // How many rows a panel of A holds when `rows` are left.
-  static int held_width(int64_t rows) {
+  static int held_width(int64_t rows, int64_t) {
     for (const int r : {1, 2, 4, 8})
       if (rows <= r && r < kHeld) return r;
     return kHeld;
@@ -65,21 +69,24 @@ struct FloatEngine {
   static void pack_held(MatrixOf<Element> a, int rows, int width, int64_t k, void* panel) {
     pack_floats<As>(a.data, a.column, a.row, k, rows, width, static_cast<float*>(panel));
   }
-  static void pack_streamed(MatrixOf<Element> b, int columns, int64_t k, void* panel) {
+  // A panel of B as multiply() wants it.
+  static const float* stream(MatrixOf<Element> b, int columns, int64_t k, int64_t, void* panel) {
     pack_floats<As>(b.data, b.row, b.column, k, columns, kStreamed, static_cast<float*>(panel));
+    return static_cast<const float*>(panel);
   }
 
-  static void multiply(int width, int, int64_t k, const void* a, const void* b, float* sums, bool fresh) {
-    const auto *x = static_cast<const float*>(a), *y = static_cast<const float*>(b);
+  static void multiply(int width, const float* b, int64_t k, const void* a, const float* from, float* to,
+                       int64_t step) {
+    const auto* x = static_cast<const float*>(a);
     switch (width) {
-      case 1: return multiply_floats<1, kStreamed>(k, x, y, sums, fresh);
-      case 2: return multiply_floats<2, kStreamed>(k, x, y, sums, fresh);
-      case kHeld: return multiply_floats<kHeld, kStreamed>(k, x, y, sums, fresh);
+      case 1: return multiply_floats<1, kStreamed>(k, x, b, from, to, step);
+      case 2: return multiply_floats<2, kStreamed>(k, x, b, from, to, step);
+      case kHeld: return multiply_floats<kHeld, kStreamed>(k, x, b, from, to, step);
 #if !defined(TV_ISA_SCALAR)
-      case 4: return multiply_floats<4, kStreamed>(k, x, y, sums, fresh);
+      case 4: return multiply_floats<4, kStreamed>(k, x, b, from, to, step);
 #endif
 #if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
-      case 8: return multiply_floats<8, kStreamed>(k, x, y, sums, fresh);
+      case 8: return multiply_floats<8, kStreamed>(k, x, b, from, to, step);
 #endif
     }
   }

@@ -12,17 +12,19 @@
 
 namespace tv::TV_ISA {
 
-// The calling thread's tile registers, all of 16 rows of 64 bytes, while this lives: sums in 0 .. 3, rows of
-// A in 4 and 5, columns of B in 6 and 7.
+// The calling thread's tile registers, while this lives: sums in 0 .. 3, rows in 4 and 5, columns in 6 and 7.
+// All have 16 rows of 64 bytes, but of `columns` columns, if these are fewer than 16.
 class GemmTiles {
  public:
-  GemmTiles() {
+  explicit GemmTiles(int64_t columns) {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
       uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } shape;
     static_assert(sizeof shape == 64);
+    for (int i = 0; i < 8; ++i)
+      if (columns < 16 && i / 2 != 2) shape.bytes[i] = static_cast<uint16_t>(4 * columns);
     __asm__ volatile("ldtilecfg %0" ::"m"(shape));
   }
   ~GemmTiles() { __asm__ volatile("tilerelease"); }
@@ -50,33 +52,57 @@ TV_INLINE void gemm_tile_multiply() {
     __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
 }
 
-// sums [16 * kTall][32] (+)= a panel of rows times one of columns.
-template <class E, int kTall>
-static inline void multiply_tiles_of(int64_t tiles, const char* a, const char* b, void* sums, bool fresh) {
-  constexpr int64_t kTile = 1024, kStride = 128, kHalf = 64, kBelow = 16 * kStride;
-  char* s = static_cast<char*>(sums);
-  if (fresh) {
+// Rows as tiles: tile (p, half) is at `at + p * step + half * below`, its rows `stride` bytes apart. Those in
+// place are fetched ahead.
+struct RowTiles {
+  const char* at;
+  int64_t stride, step, below;
+  int tall;  // 1 or 2 tiles of rows
+  bool in_place;
+};
+
+constexpr int64_t kFetch = 512;  // bytes of a row ahead
+
+// to [16 * kTall][16 * kWide] = from (or 0) + rows times a panel of columns, of `width` columns in a tile.
+template <class E, int kTall, int kWide>
+static inline void multiply_tiles(int64_t tiles, RowTiles x, const char* y, int64_t width, const void* from,
+                                  void* to, int64_t to_step) {
+  constexpr int64_t kFrom = 128, kHalf = 64;
+  const int64_t y_step = 4 * width, y_tile = 16 * y_step;
+  const auto part = [](auto* p, int64_t stride, int tile) {
+    return p + tile / 2 * 16 * stride + tile % 2 * kHalf;
+  };
+  if (from == nullptr) {
     gemm_tile_zero<0>(), gemm_tile_zero<1>(), gemm_tile_zero<2>(), gemm_tile_zero<3>();
   } else {
-    gemm_tile_load<0>(s, kStride), gemm_tile_load<1>(s + kHalf, kStride);
-    if constexpr (kTall == 2)
-      gemm_tile_load<2>(s + kBelow, kStride), gemm_tile_load<3>(s + kBelow + kHalf, kStride);
+    const char* s = static_cast<const char*>(from);
+    gemm_tile_load<0>(part(s, kFrom, 0), kFrom);
+    if constexpr (kWide == 2) gemm_tile_load<1>(part(s, kFrom, 1), kFrom);
+    if constexpr (kTall == 2) gemm_tile_load<2>(part(s, kFrom, 2), kFrom);
+    if constexpr (kTall == 2 && kWide == 2) gemm_tile_load<3>(part(s, kFrom, 3), kFrom);
   }
-  for (int64_t p = 0; p < tiles; ++p, a += kTall * kTile, b += 2 * kTile) {
-    gemm_tile_load<4>(a, 64);
-    gemm_tile_load<6>(b, 64);
+  for (int64_t p = 0; p < tiles; ++p, x.at += x.step, y += kWide * y_tile) {
+    if (x.in_place)
+      for (int r = 0; r < 16 * kTall; ++r) __builtin_prefetch(x.at + r * x.stride + kFetch);
+    gemm_tile_load<4>(x.at, x.stride);
+    gemm_tile_load<6>(y, y_step);
     gemm_tile_multiply<E, 0, 4, 6>();
-    gemm_tile_load<7>(b + kTile, 64);
-    gemm_tile_multiply<E, 1, 4, 7>();
-    if constexpr (kTall == 2) {
-      gemm_tile_load<5>(a + kTile, 64);
-      gemm_tile_multiply<E, 2, 5, 6>();
-      gemm_tile_multiply<E, 3, 5, 7>();
+    if constexpr (kWide == 2) {
+      gemm_tile_load<7>(y + y_tile, y_step);
+      gemm_tile_multiply<E, 1, 4, 7>();
     }
+    if constexpr (kTall == 2) {
+      gemm_tile_load<5>(x.at + x.below, x.stride);
+      gemm_tile_multiply<E, 2, 5, 6>();
+    }
+    if constexpr (kTall == 2 && kWide == 2) gemm_tile_multiply<E, 3, 5, 7>();
   }
-  gemm_tile_store<0>(s, kStride), gemm_tile_store<1>(s + kHalf, kStride);
-  if constexpr (kTall == 2)
-    gemm_tile_store<2>(s + kBelow, kStride), gemm_tile_store<3>(s + kBelow + kHalf, kStride);
+  char* s = static_cast<char*>(to);
+  to_step *= 4;
+  gemm_tile_store<0>(part(s, to_step, 0), to_step);
+  if constexpr (kWide == 2) gemm_tile_store<1>(part(s, to_step, 1), to_step);
+  if constexpr (kTall == 2) gemm_tile_store<2>(part(s, to_step, 2), to_step);
+  if constexpr (kTall == 2 && kWide == 2) gemm_tile_store<3>(part(s, to_step, 3), to_step);
 }
 
 // Held are columns of the product, streamed its rows: those, if contiguous in k, are tiles as they stand.
@@ -94,31 +120,54 @@ struct TileEngine {
                            kBlockColumns = 384;  // a held block and its sums stay in the second
   static constexpr int64_t kFewRows = 64;
   static constexpr bool kTurned = true;
+  static constexpr int kStep = kHeld;
 
-  static int held_width(int64_t) { return 32; }
+  // A block of fewer than 17 columns has a tile of as many.
+  static int held_width(int64_t, int64_t held) {
+    return static_cast<int>(held < 16 ? held : held == 16 ? 16 : 32);
+  }
   static constexpr int64_t panel_bytes(int width, int64_t k) {
     return width * k * static_cast<int64_t>(sizeof(E));
   }
 
   static void pack_held(MatrixOf<E> a, int rows, int width, int64_t k, void* panel) {
-    pack_groups(a.data, a.column, a.row, k, rows, width, true, panel);
+    if (width >= 16) return pack_groups(a.data, a.column, a.row, k, rows, width, true, panel);
+    auto* to = static_cast<E*>(panel);
+    constexpr int kGroup = kGroupOf<E>;
+    for (int64_t p = 0; p < round_up(k, kDepth); ++p)
+      for (int i = 0; i < width; ++i)
+        to[(p / kGroup * width + i) * kGroup + p % kGroup] = p < k ? a.data[i * a.row + p * a.column] : E(0);
   }
-  static void pack_streamed(MatrixOf<E> b, int columns, int64_t k, void* panel) {
-    const int width = columns <= 16 ? 16 : 32;
-    for (int j = 0; j < width; j += 16) {
-      const E* from = b.data + j * b.column;
-      const int valid = columns - j < 16 ? columns - j : 16;
-      char* to = static_cast<char*>(panel) + j / 16 * 1024;
-      if (b.row == 1)
-        copy_lines(from, b.column, valid, k, width * 64, to);
-      else
-        turn_blocks(from, b.row, valid, k, width * 64, to);
+
+  // Whole tiles of rows that only few columns meet are used where they are.
+  static RowTiles stream(MatrixOf<E> b, int columns, int64_t k, int64_t held, void* panel) {
+    constexpr auto kSize = static_cast<int64_t>(sizeof(E));
+    char* to = static_cast<char*>(panel);
+    if (b.row == 1 && held <= 32 && columns % 16 == 0 && k % kDepth == 0) {
+      const int64_t stride = b.column * kSize;
+      return {reinterpret_cast<const char*>(b.data), stride, 64, 16 * stride, columns / 16, true};
     }
+    const int tall = columns <= 16 ? 1 : 2;
+    for (int j = 0; j < tall; ++j) {
+      const E* from = b.data + 16 * j * b.column;
+      const int valid = columns - 16 * j < 16 ? columns - 16 * j : 16;
+      if (b.row == 1)
+        copy_lines(from, b.column, valid, k, tall * 1024, to + j * 1024);
+      else
+        turn_blocks(from, b.row, valid, k, tall * 1024, to + j * 1024);
+    }
+    return {to, 64, tall * 1024, 1024, tall, false};
   }
-  static void multiply(int, int columns, int64_t k, const void* a, const void* b, Sum* sums, bool fresh) {
-    const auto *x = static_cast<const char*>(b), *y = static_cast<const char*>(a);
-    if (columns <= 16) return multiply_tiles_of<E, 1>(k / kDepth, x, y, sums, fresh);
-    multiply_tiles_of<E, 2>(k / kDepth, x, y, sums, fresh);
+
+  static void multiply(int width, RowTiles x, int64_t k, const void* held, const Sum* from, Sum* to,
+                       int64_t step) {
+    const auto* y = static_cast<const char*>(held);
+    const int64_t tiles = k / kDepth, lanes = width < 16 ? width : 16;
+    if (x.tall == 2)
+      return width > 16 ? multiply_tiles<E, 2, 2>(tiles, x, y, lanes, from, to, step)
+                        : multiply_tiles<E, 2, 1>(tiles, x, y, lanes, from, to, step);
+    return width > 16 ? multiply_tiles<E, 1, 2>(tiles, x, y, lanes, from, to, step)
+                      : multiply_tiles<E, 1, 1>(tiles, x, y, lanes, from, to, step);
   }
 
  private:

@@ -63,20 +63,52 @@ static inline void block_along(const E* from, int64_t step, int valid, int64_t k
                                         : _mm512_setzero_si512());
 }
 
-// The same of lanes that are contiguous in k.
+// The same of two blocks `apart` groups from each other, of 32 lanes and all k: a line is read once.
+static inline void blocks_along(const uint16_t* from, int64_t step, int32_t* to, int64_t to_step,
+                                int64_t apart) {
+  alignas(64) static constexpr uint16_t kOrder[64] = {
+      0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+      11, 43, 12, 44, 13, 45, 14, 46, 15, 47, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53,
+      22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+  const __m512i low = _mm512_load_si512(kOrder), high = _mm512_load_si512(kOrder + 32);
+#pragma GCC unroll 4
+  for (int g = 0; g < 16; ++g, from += 2 * step, to += to_step) {
+    const __m512i even = _mm512_loadu_si512(from), odd = _mm512_loadu_si512(from + step);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even, low, odd));
+    _mm512_storeu_si512(to + apart, _mm512_permutex2var_epi16(even, high, odd));
+  }
+}
+static inline void blocks_along(const int8_t* from, int64_t step, int32_t* to, int64_t to_step,
+                                int64_t apart) {
+#pragma GCC unroll 2
+  for (int g = 0; g < 16; ++g, from += 4 * step, to += to_step) {
+    __m256i row[4], half[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      row[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * step));
+    const __m256i ab0 = _mm256_unpacklo_epi8(row[0], row[1]), ab1 = _mm256_unpackhi_epi8(row[0], row[1]);
+    const __m256i cd0 = _mm256_unpacklo_epi8(row[2], row[3]), cd1 = _mm256_unpackhi_epi8(row[2], row[3]);
+    half[0] = _mm256_unpacklo_epi16(ab0, cd0), half[1] = _mm256_unpackhi_epi16(ab0, cd0);
+    half[2] = _mm256_unpacklo_epi16(ab1, cd1), half[3] = _mm256_unpackhi_epi16(ab1, cd1);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 4 * i), _mm256_castsi256_si128(half[i]));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + apart + 4 * i), _mm256_extracti128_si256(half[i], 1));
+    }
+  }
+}
+
+// A block of lanes that are contiguous in k. They are copied first: lanes that lie a multiple of a page apart
+// would drive each other from the first cache before their lines were used up.
 template <class E>
 static inline void block_across(const E* from, int64_t across, int valid, int64_t k, int32_t* to,
                                 int64_t to_step) {
-  alignas(64) static constexpr float kNothing[16] = {};
-  alignas(64) float edge[16][16];
+  alignas(64) float lines[16][16];
   const float* rows[16];
+#pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
-    rows[r] = kNothing;
-    if (r >= valid) continue;
-    rows[r] = reinterpret_cast<const float*>(from + r * across);
-    if (k >= kRowOf<E>) continue;
-    _mm512_store_si512(edge[r], load_line(from + r * across, k));
-    rows[r] = edge[r];
+    rows[r] = lines[r];
+    _mm512_store_si512(lines[r], r < valid ? load_line(from + r * across, k) : _mm512_setzero_si512());
   }
   transpose_square(rows, reinterpret_cast<float*>(to), to_step);
 }
@@ -88,7 +120,11 @@ static void pack_groups(const E* from, int64_t step, int64_t across, int64_t k, 
                         bool tiles, void* panel) {
   auto* to = static_cast<int32_t*>(panel);
   const int64_t to_step = tiles ? 16 : width, to_lanes = tiles ? 256 : 16;
-  for (int64_t p = 0; p < k; p += kRowOf<E>, from += kRowOf<E> * step, to += 16 * width)
+  for (int64_t p = 0; p < k; p += kRowOf<E>, from += kRowOf<E> * step, to += 16 * width) {
+    if (across == 1 && valid == 32 && k - p >= kRowOf<E>) {
+      blocks_along(from, step, to, to_step, to_lanes);
+      continue;
+    }
     for (int j = 0; j < width; j += 16) {
       const int lanes = valid < j ? 0 : valid - j;
       int32_t* block = to + j / 16 * to_lanes;
@@ -97,6 +133,7 @@ static void pack_groups(const E* from, int64_t step, int64_t across, int64_t k, 
       else
         block_across(from + j * across, across, lanes, k - p, block, to_step);
     }
+  }
 }
 
 }  // namespace tv::TV_ISA

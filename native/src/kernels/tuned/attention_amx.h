@@ -190,6 +190,21 @@ TV_INLINE __m512i interleave_16(__m512i even, __m512i odd) {  // the lower 16 of
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
+// Planes of 32 numbers of x from `at`, 0 from `count` on. Returns which of them are finite (in bf16).
+template <int kPlanes>
+TV_AMX TV_INLINE __mmask32 load_planes(const Floats& x, int64_t at, int64_t count,
+                                       __m512i (&planes)[kPlanes]) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  if constexpr (kPlanes == 1) {
+    const __mmask32 mask = count >= kTileDepth ? ~0u : count > 0 ? (1u << count) - 1 : 0;
+    planes[0] = _mm512_maskz_loadu_epi16(mask, x.half_at(at));
+  } else {
+    split(count > 0 ? x.get(at, count) : zero(), count > kLanes ? x.get(at + kLanes, count - kLanes) : zero(),
+          planes);
+  }
+  return _mm512_cmpneq_epi16_mask(_mm512_and_si512(planes[0], exponent), exponent);
+}
+
 // One input, [B, N, heads, depth], as tiles of 64 members of one head, zero past N and past depth. Of each
 // tile, in the forms that were taken, and each form a plane after the other:
 //   rows    [64][padded]
@@ -245,25 +260,9 @@ struct PlaneTiles {
   TV_AMX void pack(int64_t b, int64_t head, int64_t tile, int forms) const;
 
  private:
-  TV_AMX __mmask32 load_planes(int64_t at, int64_t count, __m512i (&planes)[kPlanes]) const;
   TV_AMX void pack_pairs(const __m512i (*block)[kPlanes], const __mmask32* finite, int64_t at, int half,
                          int64_t step, int forms) const;
 };
-
-// 32 numbers from `at`, 0 from `count` on. Returns which of them are finite (in bf16).
-template <int kPlanes>
-TV_AMX inline __mmask32 PlaneTiles<kPlanes>::load_planes(int64_t at, int64_t count,
-                                                         __m512i (&planes)[kPlanes]) const {
-  const __m512i exponent = _mm512_set1_epi16(0x7f80);
-  if constexpr (kPlanes == 1) {
-    const __mmask32 mask = count >= kTileDepth ? ~0u : count > 0 ? (1u << count) - 1 : 0;
-    planes[0] = _mm512_maskz_loadu_epi16(mask, from.half_at(at));
-  } else {
-    split(count > 0 ? from.get(at, count) : zero(),
-          count > kLanes ? from.get(at + kLanes, count - kLanes) : zero(), planes);
-  }
-  return _mm512_cmpneq_epi16_mask(_mm512_and_si512(planes[0], exponent), exponent);
-}
 
 // 32 members by 32 d.
 template <int kPlanes>
@@ -299,7 +298,7 @@ TV_AMX inline void PlaneTiles<kPlanes>::pack(int64_t b, int64_t head, int64_t ti
     __mmask32 finite[kTile];
     for (int64_t j = 0; j < kTile; ++j) {
       const int64_t left = j < count ? depth - step * kTileDepth : 0;
-      finite[j] = load_planes(source + j * heads * depth + step * kTileDepth, left, block[j]);
+      finite[j] = load_planes(from, source + j * heads * depth + step * kTileDepth, left, block[j]);
       all_finite &= finite[j];
       for (int n = 0; n < kPlanes && (forms & kRows); ++n)
         _mm512_storeu_si512(rows + at * size() + n * plane() + j * padded + step * kTileDepth, block[j][n]);

@@ -123,7 +123,7 @@ struct PlaneForward {
   }
 
   // Steps of 32 whose rows stay in the first cache while columns pass by.
-  static constexpr int64_t kSlabSteps = kPlanes == 1 ? 8 : 2;
+  static constexpr int64_t kSlabSteps = kPlanes == 1 ? 4 : 2;
   static constexpr int64_t kWeightPlane = kPartRows * kWeightStride;
 
   TV_AMX void run_block(int64_t b, int64_t kv_head, int64_t first, int64_t slot) const {
@@ -161,7 +161,7 @@ struct PlaneForward {
         const int64_t from = ((b * p.queries + i) * p.heads + head) * p.depth;
         for (int64_t d = 0; d < k.padded; d += 32) {
           __m512i planes[kPlanes];
-          split(get(from + d, p.depth - d), get(from + d + kLanes, p.depth - d - kLanes), planes);
+          load_planes(p.q, from + d, p.depth - d, planes);
           put_planes(block.q + r * q_stride() + d, q_plane(), planes);
         }
         rows.begin[r] = seen.begin, rows.end[r] = seen.end;
@@ -170,7 +170,6 @@ struct PlaneForward {
       }
     }
   }
-  F32 get(int64_t at, int64_t count) const { return count > 0 ? p.q.get(at, count) : zero(); }
 
   // Keys [origin, + 512) and 64 rows from `part` on: leaves the rows' own results in the block's segment.
   // What stands in rows past the last is of no matter: a row of tiles touches no other.
@@ -185,7 +184,6 @@ struct PlaneForward {
         for (int r = 0; r < end; r += kTileRows) score(block, r, s, at, step);
     intersect(block.rows, origin, kSegment);
     for (int r = 0; r < end; ++r) weigh(block, r, s);
-    clear_floats(block.rows.segment.out + part * v.padded, round_up(end, kTileRows) * v.padded);
     constexpr int64_t kSlabKeys = kSlabSteps * kKeyGroup;
     for (int64_t at = s.low / kSlabKeys * kSlabKeys; at < s.high; at += kSlabKeys)
       for (int64_t chunk = 0; chunk < v.padded / kChunk; chunk += 2)
@@ -243,18 +241,21 @@ struct PlaneForward {
                                              b.to[r], begin, end, factor, b.segment.top[r]);
   }
 
-  // Adds keys [first, last) times weights to 32 elements of 32 rows of the segment's results.
+  // Adds keys [first, last) times weights to 32 elements of 32 rows of the segment's results, from 0 at the
+  // first keys that any of them sees.
   TV_AMX void add_values(const PlaneBlock& block, int row, const Span& s, int64_t first, int64_t last,
                          int64_t chunk) const {
     const KeyRange& seen = block.seen[(s.part + row) / kTileRows];
-    const int64_t low = seen.low / kKeyGroup * kKeyGroup;
-    if (first < low) first = low;
-    if (first < s.origin) first = s.origin;
+    const int64_t low = seen.low / kKeyGroup * kKeyGroup, start = low > s.origin ? low : s.origin;
+    if (first < start) first = start;
     if (last > seen.high) last = seen.high;
     if (first >= last) return;
     float* out = block.rows.segment.out + (s.part + row) * v.padded + chunk * kChunk;
     const uint16_t* weights = block.weights + row * kWeightStride;
-    load_sums(out, v.padded);
+    if (first == start)
+      clear_sums();
+    else
+      load_sums(out, v.padded);
     for (int64_t at = first; at < last; at += kKeyGroup)
       add_product<kPlanes>(
           {weights + (at - s.origin), kWeightStride, 16 * kWeightStride, kWeightPlane},

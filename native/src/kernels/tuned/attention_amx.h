@@ -65,11 +65,11 @@ struct TileRows {
   int64_t stride, more, plane;
 
   template <int kPlane>
-  TV_AMX [[gnu::always_inline]] void take_lower() const {
+  [[gnu::always_inline]] TV_AMX void take_lower() const {
     tile_load<4>(at + kPlane * plane, stride * 2);
   }
   template <int kPlane>
-  TV_AMX [[gnu::always_inline]] void take_upper() const {
+  [[gnu::always_inline]] TV_AMX void take_upper() const {
     tile_load<5>(at + kPlane * plane + more, stride * 2);
   }
 };
@@ -79,11 +79,11 @@ struct TileColumns {
   int64_t plane;
 
   template <int kPlane>
-  TV_AMX [[gnu::always_inline]] void take() const {
+  [[gnu::always_inline]] TV_AMX void take() const {
     tile_load<6>(at + kPlane * plane, 64);
   }
   template <int kPlane>
-  TV_AMX [[gnu::always_inline]] void take_next() const {
+  [[gnu::always_inline]] TV_AMX void take_next() const {
     tile_load<7>(next + kPlane * plane, 64);
   }
 };

@@ -1,5 +1,5 @@
-// Attention as training has it (causal, 9 heads of 64) and as decode has it (9 heads over 3, paged): the best
-// of several runs, in milliseconds and GFLOP/s or GB/s, hidden scores not counted.
+// Attention as training has it (causal, 9 heads of 64, in f32 and bf16) and as decode has it (9 heads over 3,
+// paged): the best of several runs, in milliseconds and GFLOP/s or GB/s, hidden scores not counted.
 //
 //   bench_attention [threads]
 #include <chrono>
@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/half.h"
 #include "kernels/kernel.h"
 
 namespace {
@@ -22,11 +23,15 @@ struct Arrays {
     for (const int64_t n : shape) v.shape[v.rank++] = n;
     storage.push_back(std::make_unique<float[]>(static_cast<size_t>(v.size() + 1)));
     v.data = storage.back().get();
-    for (int64_t i = 0; i < v.size(); ++i)
+    for (int64_t i = 0; i < v.size(); ++i) {
+      const float x = static_cast<float>((i * 7919 + 13) % 1009) / 504.5f - 1;
       if (dtype == tv::DType::f32)
-        v.as<float>()[i] = static_cast<float>((i * 7919 + 13) % 1009) / 504.5f - 1;
+        v.as<float>()[i] = x;
+      else if (dtype == tv::DType::bf16)
+        v.as<uint16_t>()[i] = tv::f32_to_bf16(x);
       else
         v.as<int32_t>()[i] = fill;
+    }
     views.push_back(v);
   }
 };
@@ -56,21 +61,22 @@ double time_kernel(const char* name, Arrays& in, Arrays& out, const tv::Attrs& a
   return best;
 }
 
-void bench_contiguous(int64_t tokens, int64_t depth, tv::ThreadPool& pool) {
+void bench_contiguous(int64_t tokens, int64_t depth, tv::DType dtype, tv::ThreadPool& pool) {
   const int64_t heads = 9;
   tv::Attrs attrs;
   attrs.add("scale", 0.125), attrs.add("causal", int64_t{1});
   Arrays in, out, all, gradients;
-  for (int i = 0; i < 3; ++i) in.add({1, tokens, heads, depth});
-  out.add({1, tokens, heads, depth}), out.add({1, tokens, heads});
+  for (int i = 0; i < 3; ++i) in.add({1, tokens, heads, depth}, dtype);
+  out.add({1, tokens, heads, depth}, dtype), out.add({1, tokens, heads});
   const double forward = time_kernel("attention", in, out, attrs, pool);
   all.views = {in.views[0], in.views[0], in.views[1], in.views[2], out.views[0], out.views[1]};
-  for (int i = 0; i < 3; ++i) gradients.add({1, tokens, heads, depth});
+  for (int i = 0; i < 3; ++i) gradients.add({1, tokens, heads, depth}, dtype);
   const double backward = time_kernel("attention_backward", all, gradients, attrs, pool);
   const double product = static_cast<double>(tokens) * (tokens + 1) * heads * depth * 1e-9;  // of one matrix
-  std::printf("causal %5lld x %3lld   forward %8.2f ms %6.1f GFLOP/s   backward %8.2f ms %6.1f GFLOP/s\n",
-              static_cast<long long>(tokens), static_cast<long long>(depth), forward * 1e3,
-              2 * product / forward, backward * 1e3, 5 * product / backward);
+  std::printf(
+      "causal %-4s %5lld x %3lld   forward %8.2f ms %6.1f GFLOP/s   backward %8.2f ms %6.1f GFLOP/s\n",
+      dtype == tv::DType::f32 ? "f32" : "bf16", static_cast<long long>(tokens), static_cast<long long>(depth),
+      forward * 1e3, 2 * product / forward, backward * 1e3, 5 * product / backward);
 }
 
 void bench_paged(int64_t tokens, int64_t context, tv::ThreadPool& pool) {
@@ -100,8 +106,10 @@ void bench_paged(int64_t tokens, int64_t context, tv::ThreadPool& pool) {
 int main(int argc, char** argv) {
   tv::ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 0);
   std::printf("%d threads\n", pool.size());
-  for (const int64_t tokens : {256, 1024, 2048, 4096}) bench_contiguous(tokens, 64, pool);
-  for (const int64_t depth : {128, 256}) bench_contiguous(1024, depth, pool);
+  for (const tv::DType dtype : {tv::DType::f32, tv::DType::bf16}) {
+    for (const int64_t tokens : {256, 1024, 2048, 4096}) bench_contiguous(tokens, 64, dtype, pool);
+    for (const int64_t depth : {128, 256}) bench_contiguous(1024, depth, dtype, pool);
+  }
   for (const int64_t tokens : {1, 512})
     for (const int64_t context : {512, 1024, 4096}) bench_paged(tokens, context, pool);
   return 0;

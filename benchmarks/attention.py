@@ -6,26 +6,23 @@ one call (in a round the least of several), a ratio the median over rounds of th
 are runs of a compiled program on buffers made once, as a C caller has them: Python's own `run` adds about
 0.05 ms. A product of hidden scores is counted on neither side. PyTorch has no window: it gets a mask.
 
-    python benchmarks/attention.py --threads 2 --rounds 5 --json benchmarks/results/attention.json
+    python benchmarks/attention.py --threads 2 --rounds 5
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import json
-import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from common import machine, ratio, write
 
-import trivet
 from trivet import _native as core
 from trivet import autograd, graph, ops
 from trivet.backends.native import BACKEND
@@ -134,17 +131,17 @@ def measure(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
                 took = timed(work, seconds if turn else 0)
                 if turn:
                     times.setdefault(f"{name} {what}", []).append(took)
-    return {**asdict(case), "heads": case.heads, "seconds": times}
+    ratios = {what: ratio(times[f"torch {what}"], times[f"trivet {what}"]) for what in ("forward", "both")}
+    return {**asdict(case), "heads": case.heads, "seconds": times, "ratios": ratios}
 
 
 def line(case: Case, result: dict[str, Any]) -> str:
     text = f"{case.dtype:5}{case.depth:4}{case.tokens:6}{case.window or '-':>6}"
     for what, products in (("forward", 2), ("both", 7)):
         ours, theirs = (result["seconds"][f"{name} {what}"] for name in ("trivet", "torch"))
-        ratio = median(b / a for a, b in zip(ours, theirs, strict=True))
         work = case.gflop(products)
         text += f" |{median(ours) * 1e3:9.2f}{work / median(ours):7.0f}"
-        text += f"{median(theirs) * 1e3:10.2f}{work / median(theirs):7.0f}{ratio:7.2f}"
+        text += f"{median(theirs) * 1e3:10.2f}{work / median(theirs):7.0f}{ratio(theirs, ours):7.2f}"
     return text
 
 
@@ -169,6 +166,7 @@ def main() -> None:
     parser.add_argument("--json", help="write the raw results here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    info = machine(args.threads)
     print(
         "      head tokens window |   trivet ms GFLOP/s, torch ms GFLOP/s, ratio: forward, forward + backward"
     )
@@ -176,15 +174,7 @@ def main() -> None:
     for case in cases(args):
         results.append(measure(case, args.rounds, args.seconds))
         print(line(case, results[-1]), flush=True)
-    if args.json:
-        versions = {
-            "trivet": trivet.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
-        info = {"cpu": BACKEND.details(), "versions": versions, "args": vars(args), "cases": results}
-        Path(args.json).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.json).write_text(json.dumps(info, indent=1), encoding="utf-8")
+    write("attention", args.json, {"machine": info, "args": vars(args), "cases": results})
 
 
 if __name__ == "__main__":

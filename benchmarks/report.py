@@ -123,6 +123,57 @@ def threads() -> str:
 """
 
 
+def products(name: str, title: str, peers: str) -> str:
+    """A section of matrix products; a cell is the ratio to the best peer, and trivet's rate."""
+    found = raw(name)
+    if found is None:
+        return ""
+    rows = []
+    for case in found["cases"]:
+        work = 2 * case["m"] * case["k"] * case["n"] / 1e9
+        rates = [f"{work / median(s):.0f}" if s else "–" for s in case["seconds"].values()]
+        size = " × ".join(str(case[d]) for d in ("m", "k", "n"))
+        rows.append((case["kind"], size, *rates, f"**{case['ratio']:.2f}**"))
+    head = ("type", "M × K × N", *found["cases"][0]["seconds"], "ratio")
+    return f"""
+## {title}
+
+`python benchmarks/{name}.py`, {found["args"]["threads"]} threads, GFLOP/s (int8: GOP/s); {peers}.
+
+{table(head, rows)}
+"""
+
+
+def attention() -> str:
+    found = raw("attention")
+    if found is None:
+        return ""
+    rows = [
+        (
+            case["dtype"],
+            f"{case['heads']} × {case['depth']}",
+            str(case["tokens"]),
+            str(case["window"] or "–"),
+            *(
+                f"{1e3 * median(case['seconds'][f'{who} {what}']):.3g}"
+                for what in ("forward", "both")
+                for who in ("trivet", "torch")
+            ),
+            *(f"**{case['ratios'][what]:.2f}**" for what in ("forward", "both")),
+        )
+        for case in found["cases"]
+    ]
+    head = ("type", "heads", "tokens", "window", "trivet, ms", "torch, ms", "trivet with gradients, ms")
+    return f"""
+## Attention
+
+`python benchmarks/attention.py`, {found["args"]["threads"]} threads, causal; beside PyTorch's
+`scaled_dot_product_attention`. Ratios: forward, and forward with gradients.
+
+{table((*head, "torch with gradients, ms", "forward", "with gradients"), rows)}
+"""
+
+
 def roofline() -> None:
     """Operations per second over operations per byte: each file's tasks under the machine's roofs."""
     found = raw("inference")
@@ -170,7 +221,9 @@ def main() -> None:
     if newest is None:
         raise SystemExit("no results yet: run the scripts beside this one first")
     roofline()
-    parts = (introduction(newest["machine"]), inference(), start(), threads())
+    gemm = products("gemm", "Matrix products", "the ratio is to the faster of PyTorch and NumPy's OpenBLAS")
+    linear = products("linear", "Products with a weight, arranged once", "the ratio is to PyTorch's `linear`")
+    parts = (introduction(newest["machine"]), inference(), start(), threads(), gemm, linear, attention())
     (FOLDER / "RESULTS.md").write_text("".join(parts), encoding="utf-8")
 
 

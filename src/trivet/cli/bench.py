@@ -20,6 +20,7 @@ from trivet.cli.output import (
     table,
 )
 from trivet.cli.progress import progress
+from trivet.errors import InputError
 
 if TYPE_CHECKING:
     from trivet.generate.benchmark import Rate, Share, Task
@@ -105,6 +106,8 @@ def _profile(opened: Any, sizes: tuple[list[int], list[int], int], as_json: bool
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(os.environ.setdefault("TRIVET_TRACE", str(Path(folder) / "trace.json")))
         m = opened()
+        if m.device != "cpu":
+            raise InputError(f"[bench] --profile reads the trace of the core, which runs cpu, not {m.device}")
         found = [(task, *profile(m, task, trace)) for task in tasks(m, *sizes)]
     if as_json:
         return emit_json({"device": m.device, "profiles": [_profile_plain(*f) for f in found]})

@@ -105,7 +105,7 @@ static inline GemmCut gemm_cut(GemmShape s, int threads) {
   GemmCut c;
   c.few = s.m <= Engine::kFewRows;
   c.runs = blocks_of(s.k, Engine::kBlockK);
-  c.depth = round_up(s.k == 0 ? 1 : ceil_div(s.k, c.runs), Engine::kDepth);
+  c.depth = round_up(s.k == 0 ? 1 : ceil_div(s.k, c.runs), Engine::kDepth < 16 ? 16 : Engine::kDepth);
   c.row_blocks = blocks_of(s.m, Engine::kBlockRows);
   c.column_blocks = c.few ? least(column_tiles, threads) : blocks_of(s.n, Engine::kBlockColumns);
   if (s.m * s.n * s.k < 400000) threads = 1;  // not worth waking another thread

@@ -24,11 +24,13 @@ static constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // --- squares of four-byte items ---------------------------------------------------------------------------
 
+// turn_square(rows, take): take(i, v) for i < kSquare, where lane r of v is rows[r][i].
 #if defined(TV_ISA_AVX512)
 #define TV_SQUARE 16
-// to[i * step + r] = rows[r][i] for i, r < 16. The four pieces of four rows come together by masked loads,
-// which leaves two rounds of shuffles instead of four.
-TV_INLINE void transpose_square(const float* const* rows, float* to, int64_t step) {
+// The four pieces of four rows come together by masked loads, which leaves two rounds of shuffles instead of
+// four.
+template <class Take>
+TV_INLINE void turn_square(const float* const* rows, Take&& take) {
 #pragma GCC unroll 4
   for (int c = 0; c < 16; c += 4) {
     __m512 v[4];
@@ -43,15 +45,16 @@ TV_INLINE void transpose_square(const float* const* rows, float* to, int64_t ste
     const __m512d b = _mm512_castps_pd(_mm512_unpacklo_ps(v[2], v[3]));
     const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(v[0], v[1]));
     const __m512d e = _mm512_castps_pd(_mm512_unpackhi_ps(v[2], v[3]));
-    _mm512_storeu_pd(to + c * step, _mm512_unpacklo_pd(a, b));
-    _mm512_storeu_pd(to + (c + 1) * step, _mm512_unpackhi_pd(a, b));
-    _mm512_storeu_pd(to + (c + 2) * step, _mm512_unpacklo_pd(d, e));
-    _mm512_storeu_pd(to + (c + 3) * step, _mm512_unpackhi_pd(d, e));
+    take(c, F32{_mm512_castpd_ps(_mm512_unpacklo_pd(a, b))});
+    take(c + 1, F32{_mm512_castpd_ps(_mm512_unpackhi_pd(a, b))});
+    take(c + 2, F32{_mm512_castpd_ps(_mm512_unpacklo_pd(d, e))});
+    take(c + 3, F32{_mm512_castpd_ps(_mm512_unpackhi_pd(d, e))});
   }
 }
 #elif defined(TV_ISA_AVX2)
 #define TV_SQUARE 8
-TV_INLINE void transpose_square(const float* const* rows, float* to, int64_t step) {
+template <class Take>
+TV_INLINE void turn_square(const float* const* rows, Take&& take) {
 #pragma GCC unroll 2
   for (int c = 0; c < 8; c += 4) {
     __m256 v[4];
@@ -63,21 +66,29 @@ TV_INLINE void transpose_square(const float* const* rows, float* to, int64_t ste
     const __m256d b = _mm256_castps_pd(_mm256_unpacklo_ps(v[2], v[3]));
     const __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(v[0], v[1]));
     const __m256d e = _mm256_castps_pd(_mm256_unpackhi_ps(v[2], v[3]));
-    _mm256_storeu_ps(to + c * step, _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)));
-    _mm256_storeu_ps(to + (c + 1) * step, _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
-    _mm256_storeu_ps(to + (c + 2) * step, _mm256_castpd_ps(_mm256_unpacklo_pd(d, e)));
-    _mm256_storeu_ps(to + (c + 3) * step, _mm256_castpd_ps(_mm256_unpackhi_pd(d, e)));
+    take(c, F32{_mm256_castpd_ps(_mm256_unpacklo_pd(a, b))});
+    take(c + 1, F32{_mm256_castpd_ps(_mm256_unpackhi_pd(a, b))});
+    take(c + 2, F32{_mm256_castpd_ps(_mm256_unpacklo_pd(d, e))});
+    take(c + 3, F32{_mm256_castpd_ps(_mm256_unpackhi_pd(d, e))});
   }
 }
 #else
 #define TV_SQUARE 4
-TV_INLINE void transpose_square(const float* const* rows, float* to, int64_t step) {
-  for (int i = 0; i < 4; ++i)
-    for (int r = 0; r < 4; ++r) to[i * step + r] = rows[r][i];
+template <class Take>
+TV_INLINE void turn_square(const float* const* rows, Take&& take) {
+  for (int i = 0; i < 4; ++i) {
+    const float lanes[4] = {rows[0][i], rows[1][i], rows[2][i], rows[3][i]};
+    take(i, load(lanes));
+  }
 }
 #endif
 static constexpr int kSquare = TV_SQUARE;
 #undef TV_SQUARE
+
+// to[i * step + r] = rows[r][i]
+TV_INLINE void transpose_square(const float* const* rows, float* to, int64_t step) {
+  turn_square(rows, [=](int i, F32 x) { store(to + i * step, x); });
+}
 
 // --- elements as floats -----------------------------------------------------------------------------------
 
@@ -97,10 +108,20 @@ struct AsBf16 {
   TV_INLINE float one(uint16_t x) { return bf16_to_f32(x); }
 };
 
-// Each of `valid` lanes is contiguous in k: from[j * across + p]. Squares are copied before they are turned:
-// lanes that lie a multiple of a page apart would drive each other from the first cache before their lines
-// were used up. A panel narrower than a square is written by stores that overhang it: each spoils the lanes
-// of the next k, which come after it, and the last up to kSquare - 1 floats behind the panel.
+// Squares are copied before they are turned: lanes that lie a multiple of a page apart would drive each other
+// from the first cache before their lines were used up.
+template <class As>
+TV_INLINE void copy_square(const typename As::Element* from, int64_t across, int valid,
+                           float (*square)[kSquare]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kSquare; ++r)
+    if (r < valid)
+      for (int i = 0; i < kSquare; i += kLanes) store(square[r] + i, As::load(from + r * across + i));
+}
+
+// Each of `valid` lanes is contiguous in k: from[j * across + p]. A panel narrower than a square is written
+// by stores that overhang it: each spoils the lanes of the next k, which come after it, and the last up to
+// kSquare - 1 floats behind the panel.
 template <class As>
 static void pack_across(const typename As::Element* from, int64_t across, int64_t k, int valid, int width,
                         float* to) {
@@ -110,11 +131,7 @@ static void pack_across(const typename As::Element* from, int64_t across, int64_
     const float* rows[kSquare];
     for (int r = 0; r < kSquare; ++r) rows[r] = square[r];
     for (int64_t p = 0; p < whole; p += kSquare) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kSquare; ++r)
-        if (j0 + r < valid)
-          for (int i = 0; i < kSquare; i += kLanes)
-            store(square[r] + i, As::load(from + (j0 + r) * across + p + i));
+      copy_square<As>(from + j0 * across + p, across, valid - j0, square);
       transpose_square(rows, to + p * width + j0, width);
     }
     for (int64_t p = whole; p < k; ++p)

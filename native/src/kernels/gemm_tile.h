@@ -33,6 +33,37 @@ static void multiply_floats(int64_t k, const float* a, const float* b, const flo
     for (int v = 0; v < kVectors; ++v) store(to + r * to_step + v * kLanes, sum[r][v]);
 }
 
+// The same chains for two strips of kLanes columns that are contiguous in k, `across` apart, without a panel:
+// squares are turned in registers. k divides by kSquare.
+template <class As, int kRows>
+static void multiply_across(int64_t k, const float* a, const typename As::Element* b, int64_t across,
+                            const float* from, float* to, int64_t to_step) {
+  constexpr int kColumns = 2 * kLanes;
+  constexpr int64_t kFetch = 512 / sizeof(typename As::Element);  // k ahead
+  static_assert(kSquare == kLanes);
+  alignas(64) float square[2][kSquare][kSquare];
+  const float* rows[2][kSquare];
+  F32 sum[kRows][2];
+  for (int s = 0; s < 2; ++s) {
+    for (int r = 0; r < kSquare; ++r) rows[s][r] = square[s][r];
+    for (int r = 0; r < kRows; ++r) sum[r][s] = from ? load(from + r * kColumns + s * kLanes) : zero();
+  }
+  for (int64_t p = 0; p < k; p += kSquare, a += kSquare * kRows) {
+#pragma GCC unroll 2
+    for (int s = 0; s < 2; ++s) {
+      const typename As::Element* lanes = b + s * kLanes * across + p;
+      for (int r = 0; r < kSquare; ++r) __builtin_prefetch(lanes + r * across + kFetch);
+      copy_square<As>(lanes, across, kSquare, square[s]);
+      turn_square(rows[s], [&](int i, F32 x) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) sum[r][s] = fma(broadcast(a[i * kRows + r]), x, sum[r][s]);
+      });
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int s = 0; s < 2; ++s) store(to + r * to_step + s * kLanes, sum[r][s]);
+}
+
 // An engine: what gemm_run() needs to know of a kind of product. This one widens its elements to f32.
 template <class As>
 struct FloatEngine {
@@ -69,15 +100,30 @@ struct FloatEngine {
   static void pack_held(MatrixOf<Element> a, int rows, int width, int64_t k, void* panel) {
     pack_floats<As>(a.data, a.column, a.row, k, rows, width, static_cast<float*>(panel));
   }
-  // A panel of B as multiply() wants it.
-  static const float* stream(MatrixOf<Element> b, int columns, int64_t k, int64_t, void* panel) {
-    pack_floats<As>(b.data, b.row, b.column, k, columns, kStreamed, static_cast<float*>(panel));
-    return static_cast<const float*>(panel);
+  // What multiply() wants of B: a panel, or, for the fewest rows, columns where they are.
+  struct Streamed {
+    const float* panel;
+    const Element* lanes;
+    int64_t across;
+  };
+  static Streamed stream(MatrixOf<Element> b, int columns, int64_t k, int64_t held, void* panel) {
+    if (sizeof(Element) == 4 && held <= 4 && b.row == 1 && columns == kStreamed && k % kSquare == 0)
+      return {nullptr, b.data, b.column};
+    auto* to = static_cast<float*>(panel);
+    pack_floats<As>(b.data, b.row, b.column, k, columns, kStreamed, to);
+    return {to, nullptr, 0};
   }
 
-  static void multiply(int width, const float* b, int64_t k, const void* a, const float* from, float* to,
+  static void multiply(int width, Streamed streamed, int64_t k, const void* a, const float* from, float* to,
                        int64_t step) {
     const auto* x = static_cast<const float*>(a);
+    if (streamed.panel == nullptr) {
+      const auto [panel, lanes, across] = streamed;
+      if (width == 1) return multiply_across<As, 1>(k, x, lanes, across, from, to, step);
+      if (width == 2) return multiply_across<As, 2>(k, x, lanes, across, from, to, step);
+      return multiply_across<As, 4>(k, x, lanes, across, from, to, step);
+    }
+    const float* b = streamed.panel;
     switch (width) {
       case 1: return multiply_floats<1, kStreamed>(k, x, b, from, to, step);
       case 2: return multiply_floats<2, kStreamed>(k, x, b, from, to, step);

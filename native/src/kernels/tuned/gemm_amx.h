@@ -61,7 +61,7 @@ struct RowTiles {
   bool in_place;
 };
 
-constexpr int64_t kFetch = 512;  // bytes of a row ahead
+constexpr int64_t kFetch = 256;  // bytes of a row ahead
 
 // to [16 * kTall][16 * kWide] = from (or 0) + rows times a panel of columns, of `width` columns in a tile.
 template <class E, int kTall, int kWide>
@@ -117,7 +117,7 @@ struct TileEngine {
   static constexpr int64_t kBlockK =
       640 / static_cast<int64_t>(sizeof(E));  // a streamed panel stays in the first cache
   static constexpr int64_t kBlockRows = 512,
-                           kBlockColumns = 384;  // a held block and its sums stay in the second
+                           kBlockColumns = 768;  // a held block and its sums stay in the second
   static constexpr int64_t kFewRows = 64;
   static constexpr bool kTurned = true;
   static constexpr int kStep = kHeld;

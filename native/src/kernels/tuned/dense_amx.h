@@ -225,8 +225,8 @@ struct Sums {
 // --- a call
 // -----------------------------------------------------------------------------------------------
 
-constexpr int64_t kPlaneBytes = int64_t{3} << 19;  // of tokens held at a time, so that they stay in cache
-constexpr int64_t kMostHeld = 256;                 // tokens
+constexpr int64_t kPlaneBytes = int64_t{3} << 18;  // of tokens held at a time, so that they stay in cache
+constexpr int64_t kMostHeld = 512;                 // tokens times planes
 
 inline void arrange_pair_of(const View& w, int64_t first, void* pair) {
   if (w.dtype == DType::f16)
@@ -260,7 +260,7 @@ inline TokenTiles first_tokens(const Call& call) {
   const int64_t tokens = x.rows(), blocks = (x.dim(-1) + kDepth - 1) / kDepth;
   const int planes = planes_of(x.dtype);
   int64_t held = kPlaneBytes / (blocks * planes * 64 + 1) / (2 * kGroupRows) * (2 * kGroupRows);
-  held = held < 2 * kGroupRows ? 2 * kGroupRows : held > kMostHeld ? kMostHeld : held;
+  held = held < 2 * kGroupRows ? 2 * kGroupRows : held > kMostHeld / planes ? kMostHeld / planes : held;
   if (held > tokens) held = tokens;
   const bool few = tokens * planes <= kGroupRows;
   const int64_t rows = held < 1 ? 1 : few ? held : kGroupRows;
@@ -338,10 +338,11 @@ TV_AMX_BF16 void multiply_few(const Call& call, const TokenTiles& t, const uint8
 }
 
 // Blocks first .. first + count - 1 of one group, or two, from g on. The sums rest in `sums` between the
-// slabs.
+// slabs. Meanwhile `lines` cache lines a block come nearer, from `ahead` on.
 template <class X, int kX, int kW, int kTiles>
 TV_AMX_BF16 void multiply_groups(const Call& call, const TokenTiles& t, int64_t g, const uint8_t* w,
-                                 int64_t first, int64_t count, int64_t column, float* sums) {
+                                 int64_t first, int64_t count, int64_t column, float* sums,
+                                 const uint8_t* ahead, int64_t lines) {
   constexpr int64_t kRow = kPairRows * sizeof(float), kTile = kGroupRows * kRow;
   constexpr int64_t kTokens = (kX == 1 ? kTiles : 1) * kGroupRows;
   const int64_t x_step = kX == 1 ? t.group_bytes() : t.plane_bytes(), x_block = t.block_bytes();
@@ -350,8 +351,10 @@ TV_AMX_BF16 void multiply_groups(const Call& call, const TokenTiles& t, int64_t 
   float* own = sums + g * kX * kGroupRows * kPairRows;
   Sums<kTiles> tile;
   first == 0 ? tile.zero() : tile.load(own, kRow, kTile);
-  for (int64_t b = 0; b < count; ++b, w += 2 * kW * kTileBytes, x += x_block)
+  for (int64_t b = 0; b < count; ++b, w += 2 * kW * kTileBytes, x += x_block) {
+    for (int64_t i = 0; i < lines; ++i, ahead += 64) __builtin_prefetch(ahead, 0, 2);
     tile.template multiply<kW>(w, x, x_step);
+  }
   tile.store(own, kRow, kTile);
   if (first + count < t.blocks) return;
   const int64_t present = t.held - token < kTokens ? t.held - token : kTokens;
@@ -365,18 +368,22 @@ TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint
   constexpr int kW = W::kPlanes;
   constexpr int64_t kStep = 2 * kW * kTileBytes;
   alignas(64) uint8_t tiles[kW == 1 ? 64 : W::kSlab * kStep];
-  alignas(64) float sums[kMostHeld * kX * kPairRows];
+  alignas(64) float sums[kMostHeld * kPairRows];
+  constexpr int64_t kGroups = kX == 1 ? 2 : 1, kBlock = 2 * kTileBytes;  // of weights as they come
+  const int64_t turns = (t.groups() + kGroups - 1) / kGroups;
+  const int64_t lines = (kBlock / 64 + turns - 1) / turns;
   int64_t first = 0;
   do {
     const int64_t count = t.blocks - first < W::kSlab ? t.blocks - first : W::kSlab;
-    for (int64_t b = 0; b < count; ++b)
-      weight_tiles<Dense>(pair, first + b, tiles + (kW > 1 ? b * kStep : 0));
+    for (int64_t b = 0; kW > 1 && b < count; ++b) weight_tiles<Dense>(pair, first + b, tiles + b * kStep);
     const uint8_t* w = kW > 1 ? tiles : pair + first * kStep;
+    const uint8_t* next = pair + (first + count) * kBlock;  // the next slab, of this pair or the next
     int64_t g = 0;
     if constexpr (kX == 1)
-      for (; g + 2 <= t.groups(); g += 2)
-        multiply_groups<X, kX, kW, 2>(call, t, g, w, first, count, column, sums);
-    for (; g < t.groups(); ++g) multiply_groups<X, kX, kW, kX>(call, t, g, w, first, count, column, sums);
+      for (; g + 2 <= t.groups(); g += 2, next += count * lines * 64)
+        multiply_groups<X, kX, kW, 2>(call, t, g, w, first, count, column, sums, next, lines);
+    for (; g < t.groups(); ++g, next += count * lines * 64)
+      multiply_groups<X, kX, kW, kX>(call, t, g, w, first, count, column, sums, next, lines);
     first += count;
   } while (first < t.blocks);
 }

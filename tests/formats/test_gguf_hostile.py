@@ -304,3 +304,13 @@ def test_any_number_may_be_huge(tmp_path: Path, at: int, code: str, number: int,
     (tmp_path / "f").write_bytes(content)
     with contextlib.suppress(GGUFError, UnsupportedError):
         GGUFFile.open(tmp_path / "f")
+
+
+def test_a_string_is_utf8_by_itself(tmp_path: Path) -> None:
+    """A character cut off at a string's end must not be completed by the length that follows, 0x80."""
+    whole, long = string("a\u3042"), string("b" * 128)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(Header(pairs=[pair("t", ARRAY, array(STRING, 3, whole + long + whole))]).build())
+    assert GGUFFile.open(path).metadata["t"] == ["a\u3042", "b" * 128, "a\u3042"]
+    cut = struct.pack("<Q", 3) + b"a\xe3\x81"
+    refused(path, Header(pairs=[pair("t", ARRAY, array(STRING, 2, cut + long))]).build(), "is not UTF-8")

@@ -92,6 +92,10 @@ std::shared_ptr<const Plan> Model::load_plan(const std::string& name) const {
   return tv::load_plan(entry->data, static_cast<size_t>(entry->count));
 }
 
+void Model::release_file() const {
+  if (file_ != nullptr) file_->mapping().release(file_->mapping().data(), file_->mapping().size());
+}
+
 const void* Model::prepared(const std::string& name, const View& weight, const Kernel& kernel,
                             ThreadPool& pool) {
   const size_t nbytes = kernel.prepared_bytes(weight);

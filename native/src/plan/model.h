@@ -44,6 +44,9 @@ class Model {
   // Throws bad_model if there is no such tensor, unsupported if its type is not known.
   Named find(std::string_view name) const;
 
+  // The file's pages leave this process's memory, until they are read again.
+  void release_file() const;
+
   // The plan in the file's metadata `trivet.plan.<name>`; throws bad_model if there is none.
   std::shared_ptr<const Plan> load_plan(const std::string& name) const;
 

@@ -100,6 +100,8 @@ void Program::bind_weights() {
     weight.data = storage_[id];
     prepared_[i] = model_->prepared(plan_->values[id].name, weight, *op.kernel, *pool_);
   }
+  // Weights are released as they are arranged, but reading one brings in its neighbours' ends.
+  if (model_ != nullptr) model_->release_file();
 }
 
 void Program::make_states() {

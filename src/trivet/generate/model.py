@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,10 @@ from trivet.generate.reply import Reply
 from trivet.generate.sampler import SamplerOptions
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.text import literal
-from trivet.text.template import ChatTemplate, Message
 from trivet.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from trivet.text.template import ChatTemplate, Message
 
 MAX_THREADS = 256  # as the core has it
 NLL_CHUNK = 256  # rows of logits held at a time while scoring a text
@@ -106,6 +108,8 @@ class Model:
         source = self.checkpoint.chat_template
         if source is None:
             return None
+        from trivet.text.template import ChatTemplate  # Jinja: only conversations need it
+
         return ChatTemplate(source, self.tokenizer.bos_token, self.tokenizer.eos_token)
 
     def session(self) -> Session:

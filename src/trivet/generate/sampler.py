@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-import secrets
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ class Sampler:
         o, bias = options, options.logit_bias or {}
         ids = (ctypes.c_int32 * len(bias))(*bias.keys())
         values = (ctypes.c_float * len(bias))(*bias.values())
-        seed = secrets.randbits(64) if o.seed is None else o.seed
+        seed = int.from_bytes(os.urandom(8), "little") if o.seed is None else o.seed
         native = core.tv_sampler_options(
             ctypes.sizeof(core.tv_sampler_options),
             o.temperature,

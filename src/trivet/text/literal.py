@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trivet.text.template import Message
+if TYPE_CHECKING:
+    from trivet.text.template import Message
 
 #: A mark is a number between two private-use characters.
 _OPEN, _CLOSE = "\U000f5eed", "\U000f5eee"

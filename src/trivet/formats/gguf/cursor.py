@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import mmap
 import struct
-from typing import Any, NoReturn
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -19,6 +22,12 @@ _U64 = struct.Struct("<Q")
 _SCALAR = {kind: struct.Struct("<" + code) for kind, code in zip(SCALARS, "BbHhIif?Qqd", strict=True)}
 # The fewest bytes an element of an array can take: a string its length, an array its type and count.
 _LEAST = {kind: dtype.itemsize for kind, dtype in SCALARS.items()} | {Value.STRING: 8, Value.ARRAY: 12}
+
+
+class Later(NamedTuple):
+    """A value that is made when it is asked for."""
+
+    make: Callable[[], Any]
 
 
 class Cursor:
@@ -88,7 +97,7 @@ class Cursor:
             self.fail(field, f"nests arrays deeper than {MAX_DEPTH}")
         count = self.count(f"{field} array length", _LEAST[kind])
         if kind == Value.STRING:
-            return self._strings(count, field)
+            return self._strings_made(count, field) if depth else self._strings(count, field)
         if kind == Value.ARRAY:
             self.inner += count
             if self.inner > MAX_INNER:
@@ -108,8 +117,32 @@ class Cursor:
         array.flags.writeable = False
         return array
 
-    def _strings(self, count: int, field: str) -> list[str]:
-        """Vocabularies have some 10⁵ strings, so this is `string` written out in one loop."""
+    def _strings(self, count: int, field: str) -> list[str] | Later:
+        """Vocabularies have some 10⁵ strings: they are checked here, and made when they are asked for."""
+        data, at, unpack = self.data, self.at, _U64.unpack_from
+        cuts = [at - 8]  # lengths whose first byte is not ASCII
+        try:
+            for _ in range(count):
+                length = unpack(data, at)[0]
+                if length & 0x80:
+                    cuts.append(at)
+                at += 8 + length
+            if at > self.size:
+                return self._strings_made(count, field)
+            # What lies between two cuts is UTF-8 only if each of its strings is: an ASCII byte follows each.
+            for start, stop in pairwise([*cuts, at]):
+                str(data[start + 8 : stop], "utf-8")
+        except (struct.error, OverflowError, UnicodeDecodeError):
+            return self._strings_made(count, field)
+        start, self.at = self.at, at
+        return Later(partial(Cursor(data, self.label)._strings_at, start, count, field))
+
+    def _strings_at(self, at: int, count: int, field: str) -> list[str]:
+        self.at = at
+        return self._strings_made(count, field)
+
+    def _strings_made(self, count: int, field: str) -> list[str]:
+        """This is `string` written out in one loop."""
         data, size, at, unpack = self.data, self.size, self.at, _U64.unpack_from
         strings: list[str] = []
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trivet.blocks import dequantize
 from trivet.errors import GGUFError, InputError, UnsupportedError
 from trivet.formats.common import MAX_ELEMENTS, TensorInfo, UnsupportedTensor, map_file, overlap, quoted
-from trivet.formats.gguf.cursor import Cursor
+from trivet.formats.gguf.cursor import Cursor, Later
 from trivet.formats.gguf.types import (
     DEFAULT_ALIGNMENT,
     MAGIC,
@@ -40,6 +40,28 @@ _LOOKS_LIKE = (
     (b"lmgg", "an old GGML file (ggml)"),
     (b"fmgg", "an old GGML file (ggmf)"),
 )
+
+
+class Metadata(Mapping[str, Any]):
+    """Read-only; long lists of strings are made when they are first asked for."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._values[key]
+        if isinstance(value, Later):
+            value = self._values[key] = value.make()
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 class GGUFFile:
@@ -75,7 +97,7 @@ class GGUFFile:
         # Both counts were taken to fit alone; together they are checked as the cursor walks on.
         self._data = data
         self._extents: dict[str, tuple[int, int, int]] = {}
-        self.metadata = MappingProxyType(self._read_metadata(cursor, n_kv))
+        self.metadata = Metadata(self._read_metadata(cursor, n_kv))
         self.alignment = self._read_alignment(cursor)
         self.tensors, self.unsupported = _read_tensors(cursor, n_tensors, self.alignment)
         self._bytes = np.frombuffer(data, np.uint8)

@@ -166,7 +166,7 @@ int f32_neon(int steps) {
   return 16 * 8;
 }
 
-__attribute__((target("+dotprod"))) int i8_neon(int steps) {
+__attribute__((target("arch=armv8.2-a+dotprod"))) int i8_neon(int steps) {
   int32x4_t sums[16] = {};
   for (int i = 0; i < steps; ++i) {
     __asm__ volatile("");

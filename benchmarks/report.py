@@ -69,7 +69,8 @@ def inference() -> str:
 `python benchmarks/inference.py`: both engines open the same file, each in a process of its own; llama.cpp
 through its C interface, with flash attention, compiled for this processor but for AMX, with which it crashes
 here. The bound is the time to read weights, keys and values once at the measured bandwidth, or to do the
-arithmetic in the narrowest type at the measured peak, whichever is longer.
+arithmetic in the narrowest type at the measured peak, whichever is longer; it is measured after each pair, so
+on a machine that others share a share can pass 100 %.
 
 {table(head, rows)}
 

@@ -12,21 +12,18 @@ are runs of a compiled program on buffers made once, as a C caller has them: Pyt
 from __future__ import annotations
 
 import argparse
-import ctypes
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
-from common import machine, ratio, write
+from common import machine, program, ratio, stored, write
 
-from trivet import _native as core
 from trivet import autograd, graph, ops
 from trivet.backends.native import BACKEND
-from trivet.dtypes import DType, bf16, f32
+from trivet.dtypes import bf16, f32
 
 HEADS = {64: 9, 128: 4, 256: 2}
 DTYPES = {"f32": (f32, torch.float32), "bf16": (bf16, torch.bfloat16)}
@@ -57,37 +54,16 @@ def numbers(case: Case) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.float32).to(DTYPES[case.dtype][1]) for _ in range(4)]
 
 
-def tensors(arrays: Iterable[np.ndarray], kind: DType) -> Any:
-    """Arrays as the core takes them."""
-    arrays = list(arrays)
-    views: Any = (core.tv_tensor * len(arrays))()
-    views.kept = arrays
-    for view, x in zip(views, arrays, strict=True):
-        view.data, view.dtype, view.rank = x.ctypes.data, kind.id, x.ndim
-        view.shape = (ctypes.c_int64 * x.ndim)(*x.shape)
-    return views
-
-
-def program(outputs: dict[str, Any], arrays: dict[str, np.ndarray], kind: DType) -> Work:
-    """Runs of a graph with these outputs, on buffers made once."""
-    compiled = BACKEND.compile(graph.Graph(outputs), sizes={})
-    names = compiled._inputs
-    ins = tensors((arrays[name] for name in names), kind)
-    outs = tensors((np.zeros(node.shape, graph.to_numpy(kind)) for node in outputs.values()), kind)
-    return lambda: core.tv_program_run(compiled._handle, ins, len(ins), outs, len(outs))
-
-
 def trivet_work(case: Case) -> tuple[Work, Work]:
     """Forward, and forward with gradients."""
     kind = DTYPES[case.dtype][0]
     arrays = {}
     for name, x in zip("gqkv", numbers(case), strict=True):
-        stored = x.view(torch.int16).numpy().view(np.uint16) if kind is bf16 else x.numpy()
-        arrays[name] = BACKEND.from_numpy(stored, kind)
+        arrays[name] = BACKEND.from_numpy(stored(x), kind)
     g, q, k, v = (graph.input(name, arrays[name].shape, kind) for name in "gqkv")
     o = ops.attention(q, k, v, causal=True, window=case.window)
     dq, dk, dv = autograd.grad(o, [q, k, v], [g])
-    return program({"o": o}, arrays, kind), program({"o": o, "dq": dq, "dk": dk, "dv": dv}, arrays, kind)
+    return program({"o": o}, arrays), program({"o": o, "dq": dq, "dk": dk, "dv": dv}, arrays)
 
 
 def torch_work(case: Case) -> tuple[Work, Work]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import json
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -59,6 +60,45 @@ def in_turn(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict
             if turn:
                 found[name].append(value)
     return found
+
+
+def tensors(arrays: Iterable[Any], kinds: Iterable[Any]) -> Any:
+    """NumPy arrays as the core takes them, each with its trivet dtype."""
+    from trivet import _native as core
+
+    kept = list(arrays)
+    views: Any = (core.tv_tensor * len(kept))()
+    views.kept = kept
+    for view, x, kind in zip(views, kept, kinds, strict=True):
+        view.data, view.dtype, view.rank = x.ctypes.data, kind.id, x.ndim
+        view.shape = (ctypes.c_int64 * x.ndim)(*x.shape)
+    return views
+
+
+def stored(x: Any) -> Any:
+    """A torch tensor's numbers as trivet keeps them."""
+    import numpy as np
+    import torch
+
+    return x.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def program(outputs: Mapping[str, Any], arrays: Mapping[str, Any], weights: Any = None) -> Callable[[], Any]:
+    """Runs of a graph on buffers made once, as a C caller has them."""
+    import numpy as np
+
+    from trivet import _native as core
+    from trivet import graph
+    from trivet.backends.native import BACKEND
+
+    made = graph.Graph(outputs)
+    kinds = {node.attrs["name"]: node.dtype for node in made.nodes() if node.op == "input"}
+    compiled = BACKEND.compile(made, weights=weights, sizes={})
+    names = compiled._inputs
+    ins = tensors((arrays[name] for name in names), [kinds[name] for name in names])
+    zeros = (np.zeros(node.shape, graph.to_numpy(node.dtype)) for node in outputs.values())
+    outs = tensors(zeros, [node.dtype for node in outputs.values()])
+    return lambda: core.tv_program_run(compiled._handle, ins, len(ins), outs, len(outs))
 
 
 def ratio(ours: list[float], theirs: list[float]) -> float:

@@ -13,7 +13,6 @@ reading the operands from memory (they may lie in a cache, so it can pass 100 %)
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import sys
 import time
@@ -27,7 +26,7 @@ ROWS = (1, 8, 64, 512)
 WEIGHTS = ((576, 1536), (1536, 576), (2048, 8192), (576, 49152))  # K, N
 KINDS = ("f32", "bf16", "f16", "i8")
 BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}
-IDLE = 0.04  # seconds before a contestant's turn: OpenBLAS's threads stay busy for 20 ms after their work
+IDLE = 0.04  # seconds before a contestant's turn, for the threads of the one before to go to sleep
 Work = Callable[[], Any]
 
 
@@ -70,37 +69,15 @@ def operands(case: Case) -> tuple[Any, Any]:
     return a, b
 
 
-def tensors(arrays: list[Any], kinds: list[Any]) -> Any:
-    """Arrays as the core takes them."""
-    from trivet import _native as core
-
-    views: Any = (core.tv_tensor * len(arrays))()
-    views.kept = arrays
-    for view, x, kind in zip(views, arrays, kinds, strict=True):
-        view.data, view.dtype, view.rank = x.ctypes.data, kind.id, x.ndim
-        view.shape = (ctypes.c_int64 * x.ndim)(*x.shape)
-    return views
-
-
 def trivet_work(case: Case, a: Any, b: Any) -> Work:
-    import numpy as np
-    import torch
+    from common import program, stored
 
-    from trivet import _native as core
     from trivet import dtypes, graph, ops
-    from trivet.backends.native import BACKEND
 
+    arrays = {"a": stored(a), "b": stored(b)}
     kind = getattr(dtypes, case.kind)
-    stored = [
-        x.view(torch.int16).numpy().view(np.uint16) if case.kind == "bf16" else x.numpy() for x in (a, b)
-    ]
-    arrays = dict(zip("ab", stored, strict=True))
-    x, y = (graph.input(name, arrays[name].shape, kind) for name in "ab")
-    out = ops.matmul(x, y, transpose_b=case.transposed)
-    compiled = BACKEND.compile(graph.Graph({"c": out}), sizes={})
-    ins = tensors([arrays[name] for name in compiled._inputs], [kind] * 2)
-    outs = tensors([np.zeros(out.shape, graph.to_numpy(out.dtype))], [out.dtype])
-    return lambda: core.tv_program_run(compiled._handle, ins, 2, outs, 1)
+    x, y = (graph.input(name, array.shape, kind) for name, array in arrays.items())
+    return program({"c": ops.matmul(x, y, transpose_b=case.transposed)}, arrays)
 
 
 def torch_work(case: Case, a: Any, b: Any) -> Work:

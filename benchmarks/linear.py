@@ -13,7 +13,6 @@ before: arithmetic or, if that is less, reading the weight.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -55,44 +54,15 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
         yield from (Case(kind, m, k, n) for k, n in SHAPES for m in args.rows)
 
 
-def tensors(arrays: list[Any], kind: Any) -> Any:
-    """Arrays as the core takes them."""
-    from trivet import _native as core
-
-    views: Any = (core.tv_tensor * len(arrays))()
-    views.kept = arrays
-    for view, x in zip(views, arrays, strict=True):
-        view.data, view.dtype, view.rank = x.ctypes.data, kind.id, x.ndim
-        view.shape = (ctypes.c_int64 * x.ndim)(*x.shape)
-    return views
-
-
-def stored(x: Any) -> Any:
-    """A torch tensor as trivet keeps its numbers."""
-    import numpy as np
-    import torch
-
-    return x.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else x.numpy()
-
-
 def trivet_works(case: Case, x: Any, weights: list[Any]) -> list[Work]:
     """A call for each weight."""
-    import numpy as np
+    from common import program, stored
 
-    from trivet import _native as core
     from trivet import dtypes, graph, ops
-    from trivet.backends.native import BACKEND
 
     kind = getattr(dtypes, case.kind)
     y = ops.linear(graph.input("x", tuple(x.shape), kind), graph.weight("w", (case.n, case.k), kind))
-    ins = tensors([stored(x)], kind)
-    outs = tensors([np.zeros(y.shape, graph.to_numpy(kind))], kind)
-
-    def work(w: Any) -> Work:
-        compiled = BACKEND.compile(graph.Graph({"y": y}), weights=lambda _: stored(w), sizes={})
-        return lambda: core.tv_program_run(compiled._handle, ins, 1, outs, 1)
-
-    return [work(w) for w in weights]
+    return [program({"y": y}, {"x": stored(x)}, lambda _, w=w: stored(w)) for w in weights]
 
 
 def torch_works(x: Any, weights: list[Any]) -> list[Work]:

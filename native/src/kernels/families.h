@@ -12,6 +12,7 @@
   X(matmul)            \
   X(movement)          \
   X(norm)              \
+  X(optimizer)         \
   X(paged)             \
   X(random)            \
   X(reduce)            \

@@ -84,6 +84,11 @@ from trivet.ops.norm import (
     rms_norm,
     rms_norm_backward,
 )
+from trivet.ops.optimizer import (
+    accumulate,
+    adamw,
+    grad_norm,
+)
 from trivet.ops.paged import (
     kv_append,
     paged_attention,
@@ -114,6 +119,8 @@ from trivet.ops.softmax import (
 
 __all__ = [
     "abs",
+    "accumulate",
+    "adamw",
     "add",
     "addmm",
     "argmax",
@@ -137,6 +144,7 @@ __all__ = [
     "geglu",
     "gelu_erf",
     "gelu_tanh",
+    "grad_norm",
     "gt",
     "iota",
     "kv_append",

@@ -1,0 +1,215 @@
+// What a training step does to gradients and parameters: grad_norm, accumulate and adamw.
+//
+// Parameters, moments and sums f32; gradients f32 or bf16. Elements do not depend on each other, but for the
+// norm: there chunks of 4,096 elements at fixed places are summed in double and folded in order, so its bits
+// do not depend on the threads.
+#include "kernels/checks.h"
+#include "kernels/kernel.h"
+#include "simd/simd.h"
+
+namespace tv::TV_ISA {
+namespace {
+
+constexpr int64_t kChunk = 4096;
+
+bool is_gradient(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+struct Gradient {
+  const void* data;
+  bool half;
+
+  explicit Gradient(const View& v) : data(v.data), half(v.dtype == DType::bf16) {}
+  F32 get(int64_t i, int n) const {
+    if (half) {
+      const uint16_t* p = static_cast<const uint16_t*>(data) + i;
+      return n == kLanes ? load_bf16(p) : load_bf16_partial(p, n);
+    }
+    const float* p = static_cast<const float*>(data) + i;
+    return n == kLanes ? load(p) : load_partial(p, n);
+  }
+};
+
+TV_INLINE F32 load_n(const float* p, int n) { return n == kLanes ? load(p) : load_partial(p, n); }
+TV_INLINE void store_n(float* p, F32 x, int n) { n == kLanes ? store(p, x) : store_partial(p, x, n); }
+
+template <class F>
+TV_INLINE void each_vector(int64_t begin, int64_t end, F&& f) {
+  int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) f(i, kLanes);
+  if (i < end) f(i, static_cast<int>(end - i));
+}
+
+int64_t chunks_of(const View& v) { return (v.size() + kChunk - 1) / kChunk; }
+
+// --- grad_norm: (g, ...) -> (peak, ratio)
+// Error: 1e-6 relative, for any finite gradients. Sums of squares are in double, where they cannot overflow.
+
+struct Part {
+  double squares;
+  float peak;
+};
+
+bool norm_accepts(const DType* in, int n_in, const DType* out, int n_out) {
+  if (n_in < 1 || n_out != 2 || out[0] != DType::f32 || out[1] != DType::f32) return false;
+  for (int i = 0; i < n_in; ++i)
+    if (!is_gradient(in[i])) return false;
+  return true;
+}
+
+void norm_check(const Call& call) {
+  for (int i = 0; i < 2; ++i) demand_rank(call, "the output", call.out[i], 0, 0);
+}
+
+int64_t norm_parts(const Call& call) {
+  int64_t parts = 0;
+  for (int i = 0; i < call.n_in; ++i) parts += chunks_of(call.in[i]);
+  return parts;
+}
+
+size_t norm_scratch(const Call& call) { return static_cast<size_t>(norm_parts(call)) * sizeof(Part); }
+
+// A NaN makes the squares NaN; the largest magnitude passes it over.
+Part measure(const Gradient& g, int64_t begin, int64_t end) {
+  F32 peak = zero();
+  double squares = 0;
+  for (int64_t i = begin; i < end; i += kLanes) {
+    const int n = static_cast<int>(end - i < kLanes ? end - i : kLanes);
+    alignas(64) float lanes[kLanes];
+    const F32 x = g.get(i, n);
+    peak = max(abs(x), peak);
+    store(lanes, x);
+    double partial = 0;
+    for (int j = 0; j < kLanes; ++j) partial += static_cast<double>(lanes[j]) * static_cast<double>(lanes[j]);
+    squares += partial;
+  }
+  return {squares, reduce_max(peak)};
+}
+
+void norm_run(const Call& call) {
+  Part* parts = static_cast<Part*>(call.scratch);
+  const int64_t all = norm_parts(call);
+  call.pool->parallel_for(all, 4, [&](int64_t begin, int64_t end) {
+    int64_t input = 0, before = 0;
+    for (int64_t part = begin; part < end; ++part) {
+      while (part - before >= chunks_of(call.in[input])) before += chunks_of(call.in[input++]);
+      const int64_t from = (part - before) * kChunk, size = call.in[input].size();
+      parts[part] = measure(Gradient(call.in[input]), from, from + kChunk < size ? from + kChunk : size);
+    }
+  });
+  Part total{0, 0};
+  for (int64_t i = 0; i < all; ++i) {
+    total.squares += parts[i].squares;
+    if (parts[i].peak > total.peak) total.peak = parts[i].peak;
+  }
+  const double root = __builtin_sqrt(total.squares);
+  const bool nan = total.squares != total.squares;
+  *call.out[0].as<float>() = nan ? __builtin_nanf("") : total.peak;
+  *call.out[1].as<float>() = total.peak == 0 ? (nan ? __builtin_nanf("") : 0.0f)
+                                             : static_cast<float>(root / static_cast<double>(total.peak));
+}
+
+// --- accumulate: (total, g, keep) -> total, exact but for one rounding
+
+bool accumulate_accepts(const DType* in, int n_in, const DType* out, int n_out) {
+  return n_in == 3 && n_out == 1 && in[0] == DType::f32 && is_gradient(in[1]) && in[2] == DType::f32 &&
+         out[0] == DType::f32;
+}
+
+void accumulate_check(const Call& call) {
+  demand_same_shape(call, "g", call.in[1], call.in[0]);
+  demand_rank(call, "keep", call.in[2], 0, 0);
+  demand_same_shape(call, "the output", call.out[0], call.in[0]);
+}
+
+void accumulate_run(const Call& call) {
+  const float* old = call.in[0].as<float>();
+  float* out = call.out[0].as<float>();
+  const Gradient g(call.in[1]);
+  const bool keep = *call.in[2].as<float>() != 0;
+  call.pool->parallel_for(call.out[0].size(), kChunk, [=](int64_t begin, int64_t end) {
+    each_vector(begin, end, [=](int64_t i, int n) {
+      const F32 x = g.get(i, n);
+      store_n(out + i, keep ? load_n(old + i, n) + x : x, n);
+    });
+  });
+}
+
+// --- adamw: (p, g, m, v, rates, scale) -> (p, m, v)
+// Error: 2e-6 relative to 1 + |result|, for |g * scale| < 1e18.
+
+constexpr int kP = 0, kG = 1, kM = 2, kV = 3, kRates = 4, kScale = 5;
+
+bool adamw_accepts(const DType* in, int n_in, const DType* out, int n_out) {
+  if (n_in != 6 || n_out != 3) return false;
+  for (int i = 0; i < n_in; ++i)
+    if (i == kG ? !is_gradient(in[i]) : in[i] != DType::f32) return false;
+  return out[0] == DType::f32 && out[1] == DType::f32 && out[2] == DType::f32;
+}
+
+void adamw_check(const Call& call) {
+  for (int i : {kG, kM, kV}) demand_same_shape(call, "a gradient or moment", call.in[i], call.in[kP]);
+  demand_vector(call, "rates", call.in[kRates], 3);
+  demand_rank(call, "scale", call.in[kScale], 0, 0);
+  for (int i = 0; i < 3; ++i) demand_same_shape(call, "an output", call.out[i], call.in[kP]);
+  const double beta1 = call.attrs->f64("beta1"), beta2 = call.attrs->f64("beta2");
+  const double eps = call.attrs->f64("eps"), decay = call.attrs->f64("decay");
+  if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1 && eps > 0 && eps < 1e30 && decay >= 0))
+    fail(Status::bad_plan,
+         "[%s] beta1 %g, beta2 %g, eps %g, decay %g; wanted 0 <= beta < 1, 0 < eps < 1e30, decay >= 0",
+         call.op, beta1, beta2, eps, decay);
+}
+
+struct Step {
+  F32 beta1, rest1, beta2, rest2, eps, keep, rate, m_rise, v_rise, scale;
+};
+
+Step step_of(const Call& call) {
+  const float* rates = call.in[kRates].as<float>();
+  const double beta1 = call.attrs->f64("beta1"), beta2 = call.attrs->f64("beta2");
+  const auto wide = [](double x) { return broadcast(static_cast<float>(x)); };
+  return {wide(beta1),
+          wide(1 - beta1),
+          wide(beta2),
+          wide(1 - beta2),
+          wide(call.attrs->f64("eps")),
+          broadcast(1.0f - rates[0] * static_cast<float>(call.attrs->f64("decay"))),
+          broadcast(rates[0]),
+          broadcast(rates[1]),
+          broadcast(rates[2]),
+          broadcast(*call.in[kScale].as<float>())};
+}
+
+// Outputs stand where p, m and v do, in a plan; where they do not, "nothing changes" is a copy.
+void keep_all(const Call& call) {
+  const int from[] = {kP, kM, kV};
+  for (int i = 0; i < 3; ++i)
+    if (call.out[i].data != call.in[from[i]].data && call.out[i].size() != 0)
+      __builtin_memcpy(call.out[i].data, call.in[from[i]].data, call.out[i].nbytes());
+}
+
+void adamw_run(const Call& call) {
+  if (!(*call.in[kScale].as<float>() > 0)) return keep_all(call);
+  const float *p = call.in[kP].as<float>(), *m = call.in[kM].as<float>(), *v = call.in[kV].as<float>();
+  float *new_p = call.out[0].as<float>(), *new_m = call.out[1].as<float>(), *new_v = call.out[2].as<float>();
+  const Gradient g(call.in[kG]);
+  const Step s = step_of(call);
+  call.pool->parallel_for(call.out[0].size(), kChunk, [=](int64_t begin, int64_t end) {
+    each_vector(begin, end, [=](int64_t i, int n) {
+      const F32 u = g.get(i, n) * s.scale;
+      const F32 mean = fma(s.beta1, load_n(m + i, n), s.rest1 * u);
+      const F32 square = fma(s.beta2, load_n(v + i, n), s.rest2 * (u * u));
+      const F32 by = mean * s.m_rise / (sqrt(square * s.v_rise) + s.eps);
+      store_n(new_m + i, mean, n);
+      store_n(new_v + i, square, n);
+      store_n(new_p + i, load_n(p + i, n) * s.keep - s.rate * by, n);
+    });
+  });
+}
+
+}  // namespace
+
+TV_KERNELS(optimizer, {"grad_norm", norm_accepts, norm_check, norm_run, norm_scratch},
+           {"accumulate", accumulate_accepts, accumulate_check, accumulate_run},
+           {"adamw", adamw_accepts, adamw_check, adamw_run})
+
+}  // namespace tv::TV_ISA

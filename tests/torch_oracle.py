@@ -84,6 +84,8 @@ def _attention(q: Any, k: Any, v: Any, *rest: Any, **a: Any) -> Any:
         seen &= behind < a["window"]
     if a["lengths"]:
         seen &= torch.arange(s) < rest[0].reshape(-1, 1, 1, 1)
+    if a["starts"]:
+        seen &= torch.arange(s) >= rest[a["lengths"]].reshape(batch, 1, t, 1)
     if not seen.any(-1).all():
         return None
     bias = torch.zeros(batch, heads, t, s, dtype=torch.float64).masked_fill(~seen, -torch.inf)

@@ -80,7 +80,8 @@ def test_fallbacks_keep_symbolic_sizes(name):
     assert specs == want
 
 
-ATTENTION = {"scale": 1.0, "causal": True, "window": 3, "softcap": 2.0, "lengths": False, "alibi": False}
+FLAGS = {"lengths": False, "starts": False, "alibi": False}
+ATTENTION = {"scale": 1.0, "causal": True, "window": 3, "softcap": 2.0, **FLAGS}
 
 
 def test_messages():

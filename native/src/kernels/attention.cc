@@ -18,7 +18,7 @@ namespace {
 constexpr int kBlockRows = 48;  // query rows that share the keys of a tile in the forward pass
 
 // --- attention --------------------------------------------------------------------------------------------
-// f32 or bf16 in and out, computed in f32; lse and slopes f32, key_lengths i32. Error of o in f32: 2e-6 of
+// f32 or bf16 in and out, computed in f32; lse and slopes f32, key_lengths and starts i32. Error of o in f32: 2e-6 of
 // the largest |v| it weighs for scores up to about 30, plus what rounding of q.k itself (D * 2^-24 of |q||k|)
 // moves the weights. lse: 2e-6 + that of the scores.
 
@@ -97,7 +97,7 @@ void fill_block(const Problem& p, int64_t b, int64_t kv_head, int64_t first, int
 
 void forward_run(const Call& call) {
   const Problem p = make_problem(call, 0, kForwardInputs);
-  check_lengths(call, p);
+  check_indices(call, p);
   if (p.batch * p.queries * p.heads == 0) return;
   Carver carver{static_cast<char*>(call.scratch)};
   const Forward f = make_forward(p, carver, call.pool->size());
@@ -153,7 +153,7 @@ size_t backward_scratch(const Call& call) {
 
 void backward_run(const Call& call) {
   const Problem p = make_problem(call, 1, kBackwardInputs);
-  check_lengths(call, p);
+  check_indices(call, p);
   Carver carver{static_cast<char*>(call.scratch)};
   walk_pairs(FloatBackward(call, p, carver));
 }
@@ -183,7 +183,7 @@ size_t amx_forward_scratch(const Call& call) {
 
 void amx_forward_run(const Call& call) {
   const Problem p = make_problem(call, 0, kForwardInputs);
-  check_lengths(call, p);
+  check_indices(call, p);
   if (p.batch * p.queries * p.heads == 0) return;
   Carver carver{static_cast<char*>(call.scratch)};
   with_planes(p, [&]<int kPlanes>() { PlaneForward<kPlanes>(call, p, carver).run(); });
@@ -198,7 +198,7 @@ size_t amx_backward_scratch(const Call& call) {
 
 void amx_backward_run(const Call& call) {
   const Problem p = make_problem(call, 1, kBackwardInputs);
-  check_lengths(call, p);
+  check_indices(call, p);
   Carver carver{static_cast<char*>(call.scratch)};
   with_planes(p, [&]<int kPlanes>() { walk_pairs(PlaneBackward<kPlanes>(call, p, carver)); });
 }

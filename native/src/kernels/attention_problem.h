@@ -1,8 +1,8 @@
 // What attention and attention_backward share: the inputs, who sees whom, and the copies of inputs as tiles.
 //
 // Query i stands at position i + (S - T). What it sees is one interval of keys: up to its own position if
-// causal, from window - 1 before it if there is a window, and below the sequence's key length. So what sees
-// a key is one interval of queries.
+// causal, from window - 1 before it if there is a window, from its own start if there are starts, and below
+// the sequence's key length. Starts do not decrease, so what sees a key is one interval of queries.
 #pragma once
 
 #include "kernels/attention_block.h"
@@ -57,7 +57,8 @@ struct Problem {
   int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, group = 0, depth = 0, width = 0;
   const float* slopes = nullptr;
   const int32_t* lengths = nullptr;
-  float scale = 1;  // that of the call times log2(e)
+  const int32_t* starts = nullptr;  // [batch, queries]
+  float scale = 1;                  // that of the call times log2(e)
   bool causal = false;
   int64_t window = 0;
   Shaping shaping = {};
@@ -73,6 +74,7 @@ struct Problem {
     Interval i{0, length(b)};
     if (causal && position + 1 < i.end) i.end = position + 1;
     if (window > 0 && position - window + 1 > 0) i.begin = position - window + 1;
+    if (starts && starts[b * queries + query] > i.begin) i.begin = starts[b * queries + query];
     return i;
   }
   Interval queries_of(int64_t b, int64_t key) const {
@@ -80,32 +82,61 @@ struct Problem {
     Interval i{0, queries};
     if (causal && key - offset() > 0) i.begin = key - offset();
     if (window > 0 && window < queries - key + offset()) i.end = key - offset() + window;
+    if (starts && i.begin < i.end) i.end = first_after(starts + b * queries, i.begin, i.end, key);
     return i;
+  }
+  // The first of [low, high) whose start is after `key`, or high.
+  static int64_t first_after(const int32_t* start, int64_t low, int64_t high, int64_t key) {
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (start[middle] > key)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
   }
 };
 
-// `first` is the place of q among the inputs; key lengths and slopes follow `fixed` inputs.
+// Which optional inputs a call has, in the order they come.
+struct Options {
+  bool lengths, starts, alibi;
+
+  explicit Options(const Call& call)
+      : lengths(call.attrs->i64("lengths", 0) != 0),
+        starts(call.attrs->i64("starts", 0) != 0),
+        alibi(call.attrs->i64("alibi", 0) != 0) {}
+};
+
+// `first` is the place of q among the inputs; key lengths, starts and slopes follow `fixed` inputs.
 inline Problem make_problem(const Call& call, int first, int fixed) {
   const View &q = call.in[first], &k = call.in[first + 1], &v = call.in[first + 2];
   Problem p{.q = q, .k = k, .v = v};
   p.batch = q.shape[0], p.queries = q.shape[1], p.heads = q.shape[2], p.depth = q.shape[3];
   p.keys = k.shape[1], p.kv_heads = k.shape[2], p.width = v.shape[3];
   p.group = p.heads / p.kv_heads;
-  const bool lengths = call.attrs->i64("lengths", 0) != 0, alibi = call.attrs->i64("alibi", 0) != 0;
-  p.lengths = lengths ? call.in[fixed].as<int32_t>() : nullptr;
-  p.slopes = alibi ? call.in[fixed + lengths].as<float>() : nullptr;
+  const Options given(call);
+  p.lengths = given.lengths ? call.in[fixed].as<int32_t>() : nullptr;
+  p.starts = given.starts ? call.in[fixed + given.lengths].as<int32_t>() : nullptr;
+  p.slopes = given.alibi ? call.in[fixed + given.lengths + given.starts].as<float>() : nullptr;
   p.scale = static_cast<float>(call.attrs->f64("scale")) * kLog2e;
   p.causal = call.attrs->i64("causal", 0) != 0;
   // Wider than any distance is no window, and keeps sums of positions from overflowing.
   p.window = call.attrs->i64("window", 0);
   if (p.window > p.keys + p.queries) p.window = 0;
-  p.shaping = {static_cast<float>(call.attrs->f64("softcap", 0.0)) * kLog2e, alibi};
+  p.shaping = {static_cast<float>(call.attrs->f64("softcap", 0.0)) * kLog2e, given.alibi};
   return p;
 }
 
-inline void check_lengths(const Call& call, const Problem& p) {
+inline void check_indices(const Call& call, const Problem& p) {
   for (int64_t b = 0; p.lengths && b < p.batch; ++b)
     if (p.lengths[b] < 0 || p.lengths[b] > p.keys) call.bad_index();
+  for (int64_t b = 0; p.starts && b < p.batch; ++b)
+    for (int64_t i = 0, before = 0; i < p.queries; ++i) {
+      const int32_t start = p.starts[b * p.queries + i];
+      if (start < before) call.bad_index();
+      before = start;
+    }
 }
 
 inline void demand_problem(const Call& call, int first, int fixed) {
@@ -118,23 +149,29 @@ inline void demand_problem(const Call& call, int first, int fixed) {
   const int64_t values[] = {q.shape[0], k.shape[1], k.shape[2], v.shape[3]};
   demand_shape(call, "v", v, values, 4);
   demand_heads(call, q.shape[2], k.shape[2], q.shape[3], v.shape[3]);
-  const bool lengths = call.attrs->i64("lengths", 0) != 0, alibi = call.attrs->i64("alibi", 0) != 0;
-  if (call.n_in != fixed + lengths + alibi)
-    fail(Status::bad_plan, "[%s] got %d inputs, wanted %d with lengths %d and alibi %d", call.op, call.n_in,
-         fixed + lengths + alibi, lengths, alibi);
-  const DType lengths_dtype = lengths ? call.in[fixed].dtype : DType::i32;
-  if (lengths_dtype != DType::i32 || (alibi && call.in[fixed + lengths].dtype != DType::f32))
-    fail(Status::dtype, "[%s] key_lengths must be i32 and slopes f32", call.op);
-  if (lengths) demand_vector(call, "key_lengths", call.in[fixed], q.shape[0]);
-  demand_scoring(call, alibi ? &call.in[fixed + lengths] : nullptr, q.shape[2]);
+  const Options given(call);
+  if (call.n_in != fixed + given.lengths + given.starts + given.alibi)
+    fail(Status::bad_plan, "[%s] got %d inputs, wanted %d with lengths %d, starts %d and alibi %d", call.op,
+         call.n_in, fixed + given.lengths + given.starts + given.alibi, given.lengths, given.starts,
+         given.alibi);
+  const View* next = call.in + fixed;
+  const auto take = [&](bool there, DType dtype) -> const View* {
+    if (there && next->dtype != dtype)
+      fail(Status::dtype, "[%s] key_lengths and starts must be i32, slopes f32", call.op);
+    return there ? next++ : nullptr;
+  };
+  if (const View* lengths = take(given.lengths, DType::i32))
+    demand_vector(call, "key_lengths", *lengths, q.shape[0]);
+  if (const View* starts = take(given.starts, DType::i32)) demand_shape(call, "starts", *starts, q.shape, 2);
+  demand_scoring(call, take(given.alibi, DType::f32), q.shape[2]);
 }
 
 // `fixed` inputs and then options, all of in[0]'s dtype, f32 or bf16, but for the lse, which is f32.
 inline bool accepts(const DType* in, int n_in, int fixed, int lse_in, const DType* out, int n_out,
                     int lse_out) {
-  if (n_in < fixed || n_in > fixed + 2 || (in[0] != DType::f32 && in[0] != DType::bf16)) return false;
+  if (n_in < fixed || n_in > fixed + 3 || (in[0] != DType::f32 && in[0] != DType::bf16)) return false;
   for (int i = 0; i < n_in; ++i)
-    if (in[i] != (i < fixed && i != lse_in ? in[0] : DType::f32) && (i != fixed || in[i] != DType::i32))
+    if (in[i] != (i < fixed && i != lse_in ? in[0] : DType::f32) && (i < fixed || in[i] != DType::i32))
       return false;
   for (int i = 0; i < n_out; ++i)
     if (out[i] != (i == lse_out ? DType::f32 : in[0])) return false;

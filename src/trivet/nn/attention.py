@@ -30,6 +30,21 @@ def whole_sequence(
     return ops.attention(q, k, v, scale=scale, causal=True, window=window, softcap=softcap)
 
 
+def packed(starts: Node) -> Attend:
+    """Causal attention within a flat list of tokens, q [T, H, D], that holds sequences one behind the other:
+    token t sees those from starts[t] to itself. `starts` is i32 [T]."""
+
+    def attend(
+        layer: int, q: Any, k: Any, v: Any, *, scale: float, window: int = 0, softcap: float = 0.0
+    ) -> Any:
+        one = [ops.reshape(x, (1, *x.shape)) for x in (q, k, v)]
+        rows = ops.reshape(starts, (1, *starts.shape))
+        o = ops.attention(*one, starts=rows, scale=scale, causal=True, window=window, softcap=softcap)
+        return ops.reshape(o, o.shape[1:])
+
+    return attend
+
+
 @dataclass(slots=True)
 class Paged:
     """Attention over a paged cache: appends the new keys and values, then attends to what each token's

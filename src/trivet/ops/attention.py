@@ -3,6 +3,7 @@
 Query i of T stands at position p = i + (S - T) of the S keys. It sees key j if
 
     (not causal or j <= p) and (window == 0 or p - j < window) and (no lengths or j < length)
+        and (no starts or j >= starts[i])
 
 The score is s = scale * q.k, then softcap * tanh(s / softcap) if softcap, then + slope * (j - p) if there are
 slopes. A query that sees nothing gives 0 and lse -inf. Backends compute it in memory linear in T and S
@@ -41,7 +42,15 @@ from trivet.ops.reduce import logsumexp, sum
 from trivet.ops.rules import SECOND, floating, has_rank, has_shape, one_of, size_of, tolerance
 from trivet.ops.table import GradientContext, Sample, define, unwrap
 
-ATTRS = {"scale": float, "causal": bool, "window": int, "softcap": float, "lengths": bool, "alibi": bool}
+ATTRS = {
+    "scale": float,
+    "causal": bool,
+    "window": int,
+    "softcap": float,
+    "lengths": bool,
+    "starts": bool,
+    "alibi": bool,
+}
 
 
 def grouped(op: str, heads: Any, kv_heads: Any) -> int:
@@ -61,17 +70,15 @@ def _check(op: str, q: Spec, k: Spec, v: Spec, rest: tuple[Spec, ...], attrs: di
     grouped(op, heads, kv)
     has_shape(op, "k", k, (batch, s, kv, d))
     has_shape(op, "v", v, (batch, s, kv, v.shape[3]))
-    named = [n for n in ("lengths", "alibi") if attrs[n]]
+    options = {"lengths": ("key_lengths", i32, (batch,)), "starts": ("starts", i32, (batch, t))}
+    options["alibi"] = ("slopes", f32, (heads,))
+    named = [n for n in options if attrs[n]]
     if len(rest) != len(named):
         raise ShapeError(f"[{op}] got {len(rest)} optional inputs for the flags {named}")
-    for name, spec in zip(named, rest, strict=True):
-        one_of(op, (i32,) if name == "lengths" else (f32,), spec)
-        has_shape(
-            op,
-            "key_lengths" if name == "lengths" else "slopes",
-            spec,
-            (batch if name == "lengths" else heads,),
-        )
+    for flag, spec in zip(named, rest, strict=True):
+        name, dtype, shape = options[flag]
+        one_of(op, (dtype,), spec)
+        has_shape(op, name, spec, shape)
     if attrs["window"] < 0 or attrs["softcap"] < 0:
         raise ShapeError(f"[{op}] window {attrs['window']} and softcap {attrs['softcap']} must be at least 0")
     return Spec((batch, t, heads, v.shape[3]), q.dtype)
@@ -132,6 +139,8 @@ def _scores(q: Node, k: Node, rest: tuple[Node, ...], attrs: dict[str, Any]) -> 
     seen = visible(position, key, attrs["causal"], attrs["window"])
     if attrs["lengths"]:
         seen.append(lt(key, reshape(rest[0], (q.shape[0], 1, 1, 1, 1))))
+    if attrs["starts"]:
+        seen.append(le(reshape(rest[attrs["lengths"]], (q.shape[0], 1, 1, t, 1)), key))
     bias = None
     if attrs["alibi"]:
         slopes = reshape(rest[-1], (k.shape[2], group, 1, 1))
@@ -165,15 +174,16 @@ def _gradient(c: GradientContext) -> list[Node | None]:
 # --- samples -------------------------------------------------------------------------------------
 
 
-def _inputs(r: Any, shape: tuple[int, ...], lengths: Any = None, alibi: bool = False) -> list[Any]:
+def _inputs(
+    r: Any, shape: tuple[int, ...], lengths: Any = None, starts: Any = None, alibi: bool = False
+) -> list[Any]:
     b, t, s, h, kv, d, dv = shape
     out = [
         r.standard_normal((b, t, h, d)),
         r.standard_normal((b, s, kv, d)),
         r.standard_normal((b, s, kv, dv)),
     ]
-    if lengths is not None:
-        out.append(np.array(lengths, np.int32))
+    out += [np.array(x, np.int32) for x in (lengths, starts) if x is not None]
     return [*out, (2.0 ** -np.arange(1, h + 1)).astype(np.float32)] if alibi else out
 
 
@@ -182,16 +192,17 @@ def _sample(
     note: str = "",
     *,
     lengths: Any = None,
+    starts: Any = None,
     alibi: bool = False,
     backward: bool = False,
     **attrs: Any,
 ) -> Sample:
     """`shape` is (B, T, S, H, Hkv, D, Dv)."""
     flags = {"scale": 0.3, "causal": True, "window": 0, "softcap": 0.0, **attrs}
-    flags |= {"lengths": lengths is not None, "alibi": alibi}
+    flags |= {"lengths": lengths is not None, "starts": starts is not None, "alibi": alibi}
 
     def make(r: Any) -> list[Any]:
-        inputs = _inputs(r, shape, lengths, alibi)
+        inputs = _inputs(r, shape, lengths, starts, alibi)
         if not backward:
             return inputs
         b, t, _, h, _, _, dv = shape
@@ -218,6 +229,8 @@ def _numbers(inputs: list[Any], attrs: dict[str, Any]) -> tuple[Any, Any]:
     seen = np.broadcast_to(seen, score.shape)
     if attrs["lengths"]:
         seen = seen & (np.arange(s) < inputs[3][:, None, None, None])
+    if attrs["starts"]:
+        seen = seen & (np.arange(s) >= inputs[3 + attrs["lengths"]][:, None, :, None])
     with np.errstate(divide="ignore"):
         lse = np.log(np.sum(np.where(seen, np.exp(score), 0.0), -1, keepdims=True))
     p = np.where(seen, np.exp(score - np.where(np.isinf(lse), 0, lse)), 0.0)
@@ -242,6 +255,14 @@ def _samples(backward: bool) -> list[Sample]:
         _sample((1, 0, 3, 2, 1, 4, 4), "no queries", backward=backward),
         _sample((1, 2, 0, 2, 1, 4, 4), "no keys", backward=backward),
         _sample((1, 37, 83, 3, 1, 17, 9), "odd, several tiles", backward=backward),
+        _sample((2, 6, 6, 2, 1, 4, 4), starts=[[0, 0, 2, 2, 2, 5], [0] * 6], backward=backward),
+        _sample((1, 4, 7, 2, 1, 4, 4), lengths=[6], starts=[[1, 3, 3, 9]], alibi=True, backward=backward),
+        _sample(
+            (1, 200, 200, 2, 1, 8, 8),
+            "sequences packed one behind the other",
+            starts=[[0] * 30 + [30] * 100 + [130] * 70],
+            backward=backward,
+        ),
     ]
 
 
@@ -278,6 +299,7 @@ def attention(
     v: Any,
     *,
     key_lengths: Any = None,
+    starts: Any = None,
     slopes: Any = None,
     scale: float | None = None,
     causal: bool = False,
@@ -286,7 +308,9 @@ def attention(
 ) -> Any:
     """Attention of `q` [B, T, H, D] over `k` [B, S, Hkv, D] and `v` [B, S, Hkv, Dv]: o [B, T, H, Dv].
 
-    H is a multiple of Hkv. `key_lengths` i32 [B] hides keys from there on; `slopes` f32 [H] are ALiBi's
+    H is a multiple of Hkv. `key_lengths` i32 [B] hides keys from there on. `starts` i32 [B, T] hides the keys
+    before a query's own start, so that sequences packed one behind the other do not see each other; along T it
+    must not decrease. `slopes` f32 [H] are ALiBi's
     (arXiv:2108.12409); `scale` is 1/sqrt(D) unless given; `window` and `softcap` 0 mean none. Queries
     stand at the end of the keys: query i is at position i + (S - T).
 
@@ -294,10 +318,10 @@ def attention(
     >>> attention(np.zeros((1, 5, 6, 8), np.float32), x, x, causal=True)
     <item f32[1, 5, 6, 8]>
     """
-    optional = [x for x in (key_lengths, slopes) if x is not None]
+    optional = [x for x in (key_lengths, starts, slopes) if x is not None]
     nodes, wrap = unwrap("attention", [q, k, v, *optional])
     attrs = {"causal": causal, "window": window, "softcap": float(softcap)}
-    attrs |= {"lengths": key_lengths is not None, "alibi": slopes is not None}
+    attrs |= {"lengths": key_lengths is not None, "starts": starts is not None, "alibi": slopes is not None}
     attrs["scale"] = float(scale) if scale is not None else default_scale("attention", nodes[0])
     out = _attention.node(nodes, attrs)
     assert isinstance(out, tuple)
@@ -361,11 +385,11 @@ _attention_backward = define(
 def attention_backward(g: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *optional: Any, **attrs: Any) -> Any:
     """(dq, dk, dv) of the row attention, for the gradient `g` of its o, in memory linear in T and S.
 
-    `optional` are key_lengths and slopes as the flags `lengths` and `alibi` say; the other attributes are
-    scale, causal, window and softcap. Slopes are constants.
+    `optional` are key_lengths, starts and slopes as the flags `lengths`, `starts` and `alibi` say; the other
+    attributes are scale, causal, window and softcap. Slopes are constants.
 
     >>> x, lse = np.zeros((1, 5, 2, 8), np.float32), np.zeros((1, 5, 2), np.float32)
-    >>> flags = dict(scale=1.0, causal=True, window=0, softcap=0.0, lengths=False, alibi=False)
+    >>> flags = dict(scale=1.0, causal=True, window=0, softcap=0.0, lengths=False, starts=False, alibi=False)
     >>> len(attention_backward(x, x, x, x, x, lse, **flags))
     3
     """

@@ -20,6 +20,7 @@ class _Piece(NamedTuple):
     at: Any  # the position of each row
     key: Any  # the position of each key
     slope: Any  # of each row, [rows, 1]
+    start: Any  # the first key of each row
 
 
 def _scores(q: Any, k: Any, p: _Piece, scale: float, softcap: float) -> tuple[Any, Any]:
@@ -33,7 +34,7 @@ def _scores(q: Any, k: Any, p: _Piece, scale: float, softcap: float) -> tuple[An
 
 def _seen(p: _Piece, causal: bool, window: int) -> Any:
     behind = p.at[:, None] - p.key
-    return ((behind >= 0) | (not causal)) & ((behind < window) | (not window))
+    return ((behind >= 0) | (not causal)) & ((behind < window) | (not window)) & (p.key >= p.start)
 
 
 def _span(at: Any, count: int, causal: bool, window: int) -> slice:
@@ -72,6 +73,9 @@ def _pieces(q: Any, k: Any, rest: tuple[Any, ...], a: dict[str, Any]) -> Iterato
     (batch, t, heads, _), (s, kv) = q.shape, k.shape[1:3]
     group = heads // kv
     slopes = rest[-1] if a["alibi"] else np.zeros(heads)
+    starts = rest[a["lengths"]] if a["starts"] else np.zeros((batch, t), np.int32)
+    if starts.size and (starts[:, 0].min() < 0 or (np.diff(starts, axis=1) < 0).any()):
+        raise InputError("[attention] starts are negative, or decrease along a row")
     for b in range(batch):
         count = min(s, max(0, int(rest[0][b]))) if a["lengths"] else s
         for start in range(0, t, _QUERIES):
@@ -82,7 +86,7 @@ def _pieces(q: Any, k: Any, rest: tuple[Any, ...], a: dict[str, Any]) -> Iterato
                 mine = slice(h * group, (h + 1) * group)
                 yield _Piece(
                     (b, rows, mine), (b, span, h), np.repeat(at, group), np.arange(span.start, span.stop),
-                    np.tile(slopes[mine], len(at))[:, None],
+                    np.tile(slopes[mine], len(at))[:, None], np.repeat(starts[b, rows], group)[:, None],
                 )  # fmt: skip
 
 
@@ -161,7 +165,7 @@ def paged_attention(
                 part, count = slice(h * group, (h + 1) * group), span.stop - span.start
                 piece = _Piece(
                     (rows, part), h, np.repeat(at, group), np.arange(span.start, span.stop),
-                    np.tile(slope[part], len(rows))[:, None],
+                    np.tile(slope[part], len(rows))[:, None], 0,
                 )  # fmt: skip
                 parts = q[rows, part], keys[h, :count], values[h, :count]
                 o[rows, part], _ = _attend(*parts, piece, True, window, scale, softcap)

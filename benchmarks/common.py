@@ -6,8 +6,11 @@ import ctypes
 import importlib.metadata
 import json
 import platform
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,6 +51,53 @@ def machine(threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+class Worker:
+    """A contestant in a process of its own: a script that answers tasks, as serve() does."""
+
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def seconds(self, task: str) -> float:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(task + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{self.process.args} ended at {task!r}")
+        return float(answer)
+
+    def alone(self, task: str) -> float:
+        """The same of a process that stands still between its tasks: its threads may wait awake."""
+        self.process.send_signal(signal.SIGCONT)
+        seconds = self.seconds(task)
+        self.process.send_signal(signal.SIGSTOP)
+        return seconds
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.communicate()
+
+
+def serve(seconds: Callable[[str], float]) -> None:
+    """A worker's side: a task a line on standard input, the seconds it took on standard output."""
+    for task in sys.stdin:
+        print(seconds(task.strip()), flush=True)
+
+
+def timed(works: Sequence[Callable[[], Any]], seconds: float) -> float:
+    """The time that a quarter of the calls stay under, of calls that last `seconds` together, at least three,
+    and use every work: other programs are in the way of some."""
+    taken: list[float] = []
+    while len(taken) < max(len(works), 3) or sum(taken) < seconds:
+        began = time.perf_counter()
+        works[len(taken) % len(works)]()
+        taken.append(time.perf_counter() - began)
+    return sorted(taken)[len(taken) // 4]
 
 
 def in_turn(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

@@ -9,11 +9,13 @@ seconds it took.
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import common
 
 CONTEXT = 2048
 VOCAB = 49152
@@ -71,41 +73,27 @@ class LlamaCpp:
 ENGINES = {"trivet": Trivet, "llama.cpp": LlamaCpp}
 
 
-def serve(engine: Trivet | LlamaCpp) -> None:
-    for line in sys.stdin:
-        kind, *numbers = line.split()
-        tokens, depth = (*map(int, numbers), 0)[:2]
-        engine.clear()
-        if kind == "decode":
-            engine.feed(ids(depth + 1))
-        work = [[token] for token in ids(tokens)] if kind == "decode" else [ids(tokens)]
-        began = time.perf_counter()
-        for part in work:
-            engine.feed(part)
-        print(time.perf_counter() - began, flush=True)
+def seconds(engine: Any, task: str) -> float:
+    kind, *numbers = task.split()
+    tokens, depth = (*map(int, numbers), 0)[:2]
+    engine.clear()
+    if kind == "decode":
+        engine.feed(ids(depth + 1))
+    work = [[token] for token in ids(tokens)] if kind == "decode" else [ids(tokens)]
+    began = time.perf_counter()
+    for part in work:
+        engine.feed(part)
+    return time.perf_counter() - began
 
 
-class Worker:
+class Worker(common.Worker):
     """The other side: an engine's process, to give tasks to."""
 
     def __init__(self, engine: str, path: Path, threads: int) -> None:
-        command = [sys.executable, __file__, engine, str(path), str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def seconds(self, task: str) -> float:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(task + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"{self.process.args} ended at {task!r}")
-        return float(answer)
-
-    def close(self) -> None:
-        self.process.communicate()
+        super().__init__(__file__, engine, str(path), str(threads))
 
 
 if __name__ == "__main__":
     name, path, threads = sys.argv[1:]
-    serve(ENGINES[name](path, int(threads)))
+    opened = ENGINES[name](path, int(threads))
+    common.serve(partial(seconds, opened))

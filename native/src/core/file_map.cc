@@ -52,10 +52,14 @@ Mapping::~Mapping() {
   if (mapped_) ::munmap(const_cast<uint8_t*>(data_), size_);
 }
 
-void Mapping::release(const void* data, size_t size) const {
+bool Mapping::holds(const void* data, size_t size) const {
   const auto* first = static_cast<const uint8_t*>(data);
-  if (!mapped_ || first < data_ || first > data_ + size_ || size > static_cast<size_t>(data_ + size_ - first))
-    return;
+  return first >= data_ && first <= data_ + size_ && size <= static_cast<size_t>(data_ + size_ - first);
+}
+
+void Mapping::release(const void* data, size_t size) const {
+  if (!mapped_ || !holds(data, size)) return;
+  const auto* first = static_cast<const uint8_t*>(data);
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t begin = (static_cast<size_t>(first - data_) + page - 1) / page * page;  // whole pages only
   const size_t end = static_cast<size_t>(first - data_ + size) / page * page;

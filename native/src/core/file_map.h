@@ -21,6 +21,8 @@ class Mapping {
   const uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
 
+  bool holds(const void* data, size_t size) const;
+
   // The bytes are not needed for a while: the file's pages among them leave this process's memory, and come
   // back when they are read.
   void release(const void* data, size_t size) const;

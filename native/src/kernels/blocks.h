@@ -242,7 +242,14 @@ inline int code_value(uint8_t code) {
     return code - Block::kOffset;
 }
 
-// n elements (a multiple of the block) to f32, each product and difference rounded once.
+// The codes of a group to f32, each product and difference rounded once.
+template <class Block>
+inline void decode_group(float scale, float minimum, const uint8_t* codes, float* out) {
+  for (int i = 0; i < Block::kGroup; ++i)
+    out[i] = scale * static_cast<float>(code_value<Block>(codes[i])) - minimum;
+}
+
+// n elements (a multiple of the block) to f32.
 template <class Block>
 inline void decode_blocks(const void* blocks, int64_t n, float* out) {
   const auto* block = static_cast<const Block*>(blocks);
@@ -253,8 +260,7 @@ inline void decode_blocks(const void* blocks, int64_t n, float* out) {
     for (int g = 0; g < Block::kSize / Block::kGroup; ++g) {
       const float scale = d * static_cast<float>(block->scale(g));
       const float minimum = dmin * static_cast<float>(block->minimum(g));
-      for (int i = g * Block::kGroup; i < (g + 1) * Block::kGroup; ++i)
-        out[i] = scale * static_cast<float>(code_value<Block>(codes[i])) - minimum;
+      decode_group<Block>(scale, minimum, codes + g * Block::kGroup, out + g * Block::kGroup);
     }
   }
 }

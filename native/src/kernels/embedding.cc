@@ -1,7 +1,7 @@
 // embedding: rows of table [V, K] (any packed or dense float) by ids i32 or i64 [...], to [..., K].
 //
 // dtypes        packed table to f32; dense float table to its own type
-// max error     none: the row as dequantize gives it
+// max error     none: the row as dequantize gives it, also where it comes out of a copy arranged for linear
 // valid range   an id outside [0, V) gives a row of NaN and a bad-index fault; it never reads out of bounds
 #include "kernels/blocks.h"
 #include "kernels/checks.h"
@@ -48,7 +48,9 @@ void run_embedding(const Call& call) {
         continue;
       }
       const char* from = table.as<char>() + static_cast<size_t>(id) * row_bytes;
-      if (is_packed(table.dtype))
+      if (call.prepared != nullptr)
+        call.preparer->prepared_row(table, call.prepared, id, to);
+      else if (is_packed(table.dtype))
         decode_row(table.dtype, from, 0, k, reinterpret_cast<float*>(to));
       else
         std::memcpy(to, from, out_bytes);
@@ -58,6 +60,10 @@ void run_embedding(const Call& call) {
 
 }  // namespace
 
-TV_KERNELS(embedding, {"embedding", accept_embedding, check_embedding, run_embedding})
+TV_KERNELS(embedding, {.name = "embedding",
+                       .accepts = accept_embedding,
+                       .check = check_embedding,
+                       .run = run_embedding,
+                       .borrows = true})
 
 }  // namespace tv::TV_ISA

@@ -26,9 +26,10 @@ struct Call {
   int n_out;
   const Attrs* attrs;
   ThreadPool* pool;
-  void* scratch;         // 64-byte aligned, as many bytes as scratch() asked for
-  const void* prepared;  // what prepare() made of in[1], or nullptr
-  int* fault;            // set by bad_index(); the executor turns it into an error
+  void* scratch;                            // 64-byte aligned, as many bytes as scratch() asked for
+  const void* prepared;                     // what prepare() made of in[1], or nullptr
+  int* fault;                               // set by bad_index(); the executor turns it into an error
+  const struct Kernel* preparer = nullptr;  // whose prepare() it was
 
   // A run found an index outside its range in the data: it goes on, in bounds, and the run then fails.
   void bad_index() const { __atomic_store_n(fault, 1, __ATOMIC_RELAXED); }
@@ -51,14 +52,27 @@ struct Kernel {
   ScratchFn scratch = nullptr;
   // For rows whose second input is a weight that stays the same between runs: bytes of the arranged
   // copy (0: use the weight as it is), and the arranging. Kernels must also run with prepared == nullptr.
+  // What is made of a weight's first rows, a multiple of kPreparedRows, is the beginning of what is made of
+  // all, and the rest is what is made of the rest.
   size_t (*prepared_bytes)(const View& weight) = nullptr;
   void (*prepare)(const View& weight, void* prepared, ThreadPool& pool) = nullptr;
   // Runs calls that share in[0], the dtypes and the scratch, each with a prepared weight, as one piece of
   // work: the same bits as one after the other. At most kMostTogether of them.
   void (*run_together)(const Call* calls, int n) = nullptr;
+  // A row of a prepared weight: what the weight itself holds, packed formats decoded to f32.
+  void (*prepared_row)(const View& weight, const void* prepared, int64_t row, void* out) = nullptr;
+  // Takes rows of in[1] from another kernel's prepared copy, by its prepared_row, where there is one.
+  bool borrows = false;
+};
+
+// A weight's arranged copy, or nothing.
+struct Prepared {
+  const void* data = nullptr;
+  const Kernel* by = nullptr;
 };
 
 constexpr int kMostTogether = 4;
+constexpr int64_t kPreparedRows = 32;
 
 struct KernelTable {
   const Kernel* begin;

@@ -14,6 +14,7 @@
 // The bits of an output depend only on its row of x, its row of w (linear_input_grad: column) and K: never on
 // the other tokens, on the threads, or on whether the weight came arranged.
 #include "core/cpu.h"
+#include "kernels/arranged_row.h"
 #include "kernels/checks.h"
 #include "kernels/linear_cut.h"
 #include "kernels/linear_dense.h"
@@ -245,6 +246,10 @@ void prepare_amx(const View& w, void* prepared, ThreadPool& pool) {
   arrange_all(is_half(w.dtype) ? pair_form(w) : strip_form(w), w, prepared, pool);
 }
 
+void prepared_row_amx(const View& w, const void* prepared, int64_t row, void* out) {
+  (is_half(w.dtype) ? pair_row : strip_row)(w, prepared, row, out);
+}
+
 #endif
 
 // --- linear_input_grad
@@ -298,13 +303,13 @@ void run_input_grad(const Call& call) {
 
 TV_KERNELS(linear,
            {"linear", accept_linear, check_linear, run_linear, scratch_linear, prepared_bytes, prepare,
-            run_together},
+            run_together, strip_row},
            {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
 
 #ifdef TV_HAS_AMX
 TV_KERNELS(linear_amx,
            {"linear", accept_linear, check_linear, run_linear_amx, scratch_linear_amx, prepared_bytes_amx,
-            prepare_amx, run_together_amx},
+            prepare_amx, run_together_amx, prepared_row_amx},
            {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
 #endif
 

@@ -9,7 +9,7 @@
 namespace tv {
 
 Layout::Layout(const Plan& plan, std::vector<int64_t> dims, const std::vector<int64_t>& steps,
-               ThreadPool* pool, const void* const* prepared, int* fault)
+               ThreadPool* pool, const Prepared* prepared, int* fault)
     : plan_(plan), dims_(std::move(dims)) {
   views_.reserve(plan.values.size());
   for (uint32_t id = 0; id < plan.values.size(); ++id) {
@@ -23,7 +23,7 @@ Layout::Layout(const Plan& plan, std::vector<int64_t> dims, const std::vector<in
   place();
 }
 
-void Layout::make_steps(ThreadPool* pool, const void* const* prepared, int* fault) {
+void Layout::make_steps(ThreadPool* pool, const Prepared* prepared, int* fault) {
   size_t n = 0;
   for (const Op& op : plan_.ops) n += op.in.size() + op.out.size();
   arguments_.reserve(n);  // the calls point into it
@@ -48,8 +48,9 @@ void Layout::make_steps(ThreadPool* pool, const void* const* prepared, int* faul
                  &op.attrs,
                  pool,
                  nullptr,
-                 prepared[i],
-                 fault};
+                 prepared[i].data,
+                 fault,
+                 prepared[i].by};
     steps_.push_back(step);
   }
 }

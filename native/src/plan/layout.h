@@ -14,7 +14,7 @@ class Layout {
   // Checks every op's shapes and attributes by its kernel before anything is computed.
   // steps: per value, View::step of the storage it is in.
   Layout(const Plan& plan, std::vector<int64_t> dims, const std::vector<int64_t>& steps, ThreadPool* pool,
-         const void* const* prepared, int* fault);
+         const Prepared* prepared, int* fault);
 
   const std::vector<int64_t>& dims() const { return dims_; }
   size_t arena_bytes() const { return arena_bytes_; }
@@ -44,7 +44,7 @@ class Layout {
     std::vector<uint32_t> arguments, values;
   };
 
-  void make_steps(ThreadPool* pool, const void* const* prepared, int* fault);
+  void make_steps(ThreadPool* pool, const Prepared* prepared, int* fault);
   void find_groups();
   void find_movables();
   void move(const Movable& storage, void* data);

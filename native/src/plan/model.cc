@@ -1,10 +1,19 @@
 #include "plan/model.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "core/error.h"
 #include "core/quoted.h"
 #include "formats/gguf_types.h"
 
 namespace tv {
+namespace {
+
+constexpr int64_t kSlice = int64_t{8} << 20;  // bytes of the file that are arranged at a time
+constexpr size_t kSmall = size_t{1} << 16;
+
+}  // namespace
 
 Model::Model(const std::string& path) : path_(path), file_(std::make_shared<GGUF>(Mapping(path))) {
   for (const GGUF::Tensor& tensor : file_->tensors()) {
@@ -96,20 +105,51 @@ void Model::release_file() const {
   if (file_ != nullptr) file_->mapping().release(file_->mapping().data(), file_->mapping().size());
 }
 
-const void* Model::prepared(const std::string& name, const View& weight, const Kernel& kernel,
-                            ThreadPool& pool) {
+// Slice by slice, so that little of the file is in memory at a time.
+void Model::prepare(const View& weight, const Kernel& kernel, ThreadPool& pool, char* to) const {
+  const int64_t row_bytes = weight.first_step(), rows = weight.dim(0);
+  const int64_t at_once = (kSlice / (row_bytes + 1) / kPreparedRows + 1) * kPreparedRows;
+  for (int64_t first = 0; first < rows; first += at_once) {
+    View slice = weight;
+    slice.data = weight.as<char>() + first * row_bytes;
+    slice.shape[0] = std::min(at_once, rows - first);
+    kernel.prepare(slice, to, pool);
+    to += kernel.prepared_bytes(slice);
+    if (file_ != nullptr) file_->mapping().release(slice.data, slice.nbytes());
+  }
+}
+
+Prepared Model::prepared(const std::string& name, const View& weight, const Kernel& kernel,
+                         ThreadPool& pool) {
   const size_t nbytes = kernel.prepared_bytes(weight);
-  if (nbytes == 0) return nullptr;
+  if (nbytes == 0) return {};
   std::lock_guard lock(mutex_);
   const auto key = std::make_pair(name, &kernel);
   auto found = prepared_.find(key);
   if (found == prepared_.end()) {
     char* memory = slabs_.take(nbytes);
-    kernel.prepare(weight, memory, pool);
-    found = prepared_.emplace(key, Prepared{memory, nbytes}).first;
-    if (file_ != nullptr) file_->mapping().release(weight.data, weight.nbytes());
+    prepare(weight, kernel, pool, memory);
+    found = prepared_.emplace(key, Copy{memory, nbytes}).first;
   }
-  return found->second.data;
+  return {found->second.data, &kernel};
+}
+
+Prepared Model::borrowed(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  for (auto at = prepared_.lower_bound({name, nullptr}); at != prepared_.end() && at->first.first == name;
+       ++at)
+    if (at->first.second->prepared_row != nullptr) return {at->second.data, at->first.second};
+  return {};
+}
+
+void* Model::resident(const std::string& name, const View& weight) {
+  const size_t nbytes = weight.nbytes();
+  if (file_ == nullptr || nbytes == 0 || nbytes > kSmall || !file_->mapping().holds(weight.data, nbytes))
+    return weight.data;
+  std::lock_guard lock(mutex_);
+  void*& copy = residents_[name];
+  if (copy == nullptr) copy = std::memcpy(slabs_.take(nbytes), weight.data, nbytes);
+  return copy;
 }
 
 }  // namespace tv

@@ -51,7 +51,12 @@ class Model {
   std::shared_ptr<const Plan> load_plan(const std::string& name) const;
 
   // The kernel's arranged copy of weight `name`, made at the first call.
-  const void* prepared(const std::string& name, const View& weight, const Kernel& kernel, ThreadPool& pool);
+  Prepared prepared(const std::string& name, const View& weight, const Kernel& kernel, ThreadPool& pool);
+  // The copy of weight `name` that a kernel arranged which gives its rows, or nothing.
+  Prepared borrowed(const std::string& name) const;
+  // Where to read weight `name` if it is not arranged. A small one of the file is copied: where it lies,
+  // reading it would bring 64 KiB of its neighbours along.
+  void* resident(const std::string& name, const View& weight);
 
  private:
   struct Tensor {
@@ -60,10 +65,11 @@ class Model {
     const char* unsupported = nullptr;
     Buffer copy;
   };
-  struct Prepared {
-    const char* data;
+  struct Copy {
+    char* data;
     size_t size;
   };
+  void prepare(const View& weight, const Kernel& kernel, ThreadPool& pool, char* to) const;
   Named named(const Tensor& tensor) const;
 
   std::string path_;
@@ -71,8 +77,9 @@ class Model {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Tensor>> tensors_;
   std::map<std::string_view, const Tensor*> by_name_;
-  Slabs slabs_;  // of what is prepared
-  std::map<std::pair<std::string, const Kernel*>, Prepared> prepared_;
+  Slabs slabs_;  // of the copies
+  std::map<std::pair<std::string, const Kernel*>, Copy> prepared_;
+  std::map<std::string, void*> residents_;
 };
 
 }  // namespace tv

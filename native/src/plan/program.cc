@@ -89,19 +89,31 @@ void Program::bind_weights() {
     if (!same_shape(found, wanted))
       fail(Status::bad_model, "[program] weight %s is %s in the model; the plan wants %s",
            quoted(value.name).c_str(), shape_text(found).c_str(), shape_text(wanted).c_str());
-    storage_[id] = found.data;
+    storage_[id] = model_->resident(value.name, found);
   }
-  for (size_t i = 0; i < plan_->ops.size(); ++i) {
-    const Op& op = plan_->ops[i];
-    if (op.kernel == nullptr || op.kernel->prepared_bytes == nullptr || op.in.size() < 2) continue;
-    const uint32_t id = op.in[1];
-    if (plan_->values[id].kind != Kind::weight) continue;
-    View weight = plan_->view(id, nullptr);
-    weight.data = storage_[id];
-    prepared_[i] = model_->prepared(plan_->values[id].name, weight, *op.kernel, *pool_);
-  }
+  if (model_ == nullptr) return;
+  arrange_weights();
   // Weights are released as they are arranged, but reading one brings in its neighbours' ends.
-  if (model_ != nullptr) model_->release_file();
+  model_->release_file();
+}
+
+void Program::arrange_weights() {
+  const auto each_weight = [&](auto&& wants, auto&& give) {
+    for (size_t i = 0; i < plan_->ops.size(); ++i) {
+      const Op& op = plan_->ops[i];
+      if (op.kernel == nullptr || op.in.size() < 2 || !wants(*op.kernel)) continue;
+      const Value& value = plan_->values[op.in[1]];
+      if (value.kind == Kind::weight) prepared_[i] = give(op, value.name);
+    }
+  };
+  each_weight([](const Kernel& kernel) { return kernel.prepared_bytes != nullptr; },
+              [&](const Op& op, const std::string& name) {
+                View weight = plan_->view(op.in[1], nullptr);
+                weight.data = storage_[op.in[1]];
+                return model_->prepared(name, weight, *op.kernel, *pool_);
+              });
+  each_weight([](const Kernel& kernel) { return kernel.borrows; },
+              [&](const Op&, const std::string& name) { return model_->borrowed(name); });
 }
 
 void Program::make_states() {

@@ -42,6 +42,7 @@ class Program {
  private:
   void fix_dims(const std::vector<std::pair<std::string, int64_t>>& dims);
   void bind_weights();
+  void arrange_weights();
   void make_states();
   void make_pools();
   void resolve_dims(std::span<const View> inputs);
@@ -59,11 +60,11 @@ class Program {
   std::shared_ptr<const Plan> plan_;
   std::shared_ptr<Model> model_;
   std::shared_ptr<ThreadPool> pool_;
-  std::vector<int64_t> fixed_;         // per dim: its size, or -1
-  std::vector<int64_t> dims_;          // of the run at hand
-  std::vector<void*> storage_;         // per value: where it stands, unless it is temporary
-  std::vector<int64_t> steps_;         // per value: View::step of its storage
-  std::vector<const void*> prepared_;  // per op
+  std::vector<int64_t> fixed_;      // per dim: its size, or -1
+  std::vector<int64_t> dims_;       // of the run at hand
+  std::vector<void*> storage_;      // per value: where it stands, unless it is temporary
+  std::vector<int64_t> steps_;      // per value: View::step of its storage
+  std::vector<Prepared> prepared_;  // per op
   std::vector<Buffer> state_memory_;
   std::vector<View> states_;
   std::vector<bool> replaced_;                    // per value: a state that gets its new value by copy

@@ -1,9 +1,13 @@
 // Models: tensors by name, and one arranged copy of a weight for all who want it.
 #include "plan/model.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <thread>
 
 #include "check.h"
+#include "formats/gguf_builder.h"
 
 using namespace tv;
 
@@ -17,10 +21,33 @@ void arrange(const View& weight, void* prepared, ThreadPool&) {
   std::memcpy(prepared, weight.data, weight.nbytes());
 }
 size_t no_bytes(const View&) { return 0; }
+void row(const View&, const void*, int64_t, void*) {}
 
 const Kernel kOne = {"one", nullptr, nullptr, nullptr, nullptr, double_bytes, arrange};
 const Kernel kOther = {"other", nullptr, nullptr, nullptr, nullptr, double_bytes, arrange};
 const Kernel kNone = {"none", nullptr, nullptr, nullptr, nullptr, no_bytes, arrange};
+const Kernel kRows = {"rows", nullptr, nullptr, nullptr, nullptr, double_bytes, arrange, nullptr, row};
+
+// Of a file, what is small is read from a copy, and what is large where it is.
+void residents() {
+  char path[] = "model_test.XXXXXX";
+  const int file = mkstemp(path);
+  CHECK(file >= 0);
+  constexpr uint64_t kLarge = 20000;
+  const std::string bytes = test::GgufBuilder()
+                                .tensor("small", {8}, 0, 0)
+                                .tensor("large", {kLarge}, 0, 32)
+                                .data(32 + kLarge * sizeof(float))
+                                .bytes();
+  CHECK(write(file, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  close(file);
+  Model model{std::string(path)};
+  unlink(path);
+  const View small = model.find("small").view, large = model.find("large").view;
+  const void* copy = model.resident("small", small);
+  CHECK(copy != small.data && std::memcmp(copy, small.data, small.nbytes()) == 0);
+  CHECK(model.resident("small", small) == copy && model.resident("large", large) == large.data);
+}
 
 }  // namespace
 
@@ -45,13 +72,21 @@ int main() {
   ThreadPool pool(1);
   const void* first = nullptr;
   const void* second = nullptr;
-  std::thread thread([&] { first = model.prepared("copied", view, kOne, pool); });
-  second = model.prepared("copied", view, kOne, pool);
+  std::thread thread([&] { first = model.prepared("copied", view, kOne, pool).data; });
+  second = model.prepared("copied", view, kOne, pool).data;
   thread.join();
   CHECK(first == second && first != nullptr && arranged == 1);
-  CHECK(model.prepared("copied", view, kOther, pool) != first &&
-        model.prepared("borrowed", view, kOne, pool) != first);
-  CHECK(model.prepared("copied", view, kNone, pool) == nullptr);
+  CHECK(model.prepared("copied", view, kOther, pool).data != first &&
+        model.prepared("borrowed", view, kOne, pool).data != first);
+  CHECK(model.prepared("copied", view, kNone, pool).data == nullptr);
   CHECK(arranged == 3 && model.prepared_bytes() == 3 * 48);
+
+  CHECK(model.borrowed("copied").data == nullptr);  // neither kernel gives rows
+  const Prepared rows = model.prepared("copied", view, kRows, pool);
+  CHECK(rows.by == &kRows && model.borrowed("copied").by == &kRows &&
+        model.borrowed("copied").data == rows.data);
+  CHECK(model.borrowed("borrowed").data == nullptr && model.borrowed("absent").data == nullptr);
+  CHECK(model.resident("copied", view) == view.data);  // not the file's: it stays where it is
+  residents();
   return check_result();
 }

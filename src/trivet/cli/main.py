@@ -17,7 +17,7 @@ if __name__ == "__main__" or sys.argv[0].endswith("trivet"):
 
 import typer
 
-from trivet.cli import bench, chat, devices, eval, export, inspect, run, tokenize
+from trivet.cli import bench, chat, data, devices, eval, export, inspect, run, tokenize
 from trivet.errors import FileError, InputError, ModelError, TemplateError, TokenizerError, TrivetError
 
 app = typer.Typer(
@@ -33,6 +33,7 @@ app = typer.Typer(
 for verb in (run, chat, inspect, tokenize, eval, devices, bench, export):
     name = verb.__name__.rsplit(".", 1)[1]
     app.command(name, help=verb.__doc__, epilog=f"\b\nExample: {verb.EXAMPLE}")(getattr(verb, name))
+app.add_typer(data.app, name="data", help=data.__doc__)
 
 BAD_INPUT = (FileError, InputError, ModelError, TemplateError, TokenizerError)
 

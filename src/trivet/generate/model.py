@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments, models, runtime
-from trivet.errors import CapacityError, InputError, ModelError, NonFiniteError, TemplateError
+from trivet.errors import CapacityError, InputError, ModelError, NonFiniteError
 from trivet.generate.completion import Chunk, Completion
 from trivet.generate.engine import (
     Engine,
@@ -130,29 +130,8 @@ class Model:
             raise InputError("[chat] messages are not a list of dicts with a role and a content")
         render = partial(self.chat_template.render, add_generation_prompt=True)
         text = render(messages)
-        return self.tokenizer.encode(text, parse_special=True, literal=self._literal(text, messages, render))
-
-    def _literal(
-        self, text: str, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
-    ) -> list[tuple[int, int]]:
-        """Where the messages' contents are in a rendered conversation; nowhere, if none spells a token."""
-        plain = [isinstance(m.get("content"), str) for m in messages]
-        if (spans := literal.places(text, messages, plain, render)) is not None and all(plain):
-            return spans
-        risky = [any(map(self._spells_control, literal.strings(m))) for m in messages]
-        if not any(risky):
-            return spans or []
-        if not any(r and not p for r, p in zip(risky, plain, strict=True)):
-            spans = literal.places(text, messages, risky, render)
-            if spans is not None:
-                return spans
-        raise TemplateError(
-            f"[chat] message {risky.index(True)} spells a control token, and the template changes contents:"
-            " the two cannot be told apart"
-        )
-
-    def _spells_control(self, text: str) -> bool:
-        return self.tokenizer.encode(text, parse_special=True) != self.tokenizer.encode(text)
+        contents = literal.find(text, messages, render, self.tokenizer)
+        return self.tokenizer.encode(text, parse_special=True, literal=contents)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Ids of a prompt: text is encoded with the special tokens the file asks for, and those it spells."""

@@ -11,8 +11,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trivet.errors import TemplateError
+
 if TYPE_CHECKING:
     from trivet.text.template import Message
+    from trivet.text.tokenizer import Tokenizer
 
 #: A mark is a number between two private-use characters.
 _OPEN, _CLOSE = "\U000f5eed", "\U000f5eee"
@@ -54,6 +57,33 @@ def places(
         spans.append((at, at + len(found)))
         at += len(found) + len(gap)
     return _in_bytes(text, spans) if at == len(text) else None
+
+
+def find(
+    text: str, messages: Sequence[Message], render: Callable[[Sequence[Message]], str], tokenizer: Tokenizer
+) -> list[tuple[int, int]]:
+    """Where the messages' contents are in a rendered conversation; nowhere, if none spells a token.
+
+    Raises TemplateError for a message that spells one and whose place cannot be told."""
+    plain = [isinstance(m.get("content"), str) for m in messages]
+    if (spans := places(text, messages, plain, render)) is not None and all(plain):
+        return spans
+    risky = [any(spells_control(s, tokenizer) for s in strings(m)) for m in messages]
+    if not any(risky):
+        return spans or []
+    if not any(r and not p for r, p in zip(risky, plain, strict=True)):
+        spans = places(text, messages, risky, render)
+        if spans is not None:
+            return spans
+    raise TemplateError(
+        f"[chat] message {risky.index(True)} spells a control token, and the template changes contents:"
+        " the two cannot be told apart"
+    )
+
+
+def spells_control(text: str, tokenizer: Tokenizer) -> bool:
+    """Whether a text spells a control token."""
+    return tokenizer.encode(text, parse_special=True) != tokenizer.encode(text)
 
 
 def _in_bytes(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

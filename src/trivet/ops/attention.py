@@ -309,10 +309,9 @@ def attention(
     """Attention of `q` [B, T, H, D] over `k` [B, S, Hkv, D] and `v` [B, S, Hkv, Dv]: o [B, T, H, Dv].
 
     H is a multiple of Hkv. `key_lengths` i32 [B] hides keys from there on. `starts` i32 [B, T] hides the keys
-    before a query's own start, so that sequences packed one behind the other do not see each other; along T it
-    must not decrease. `slopes` f32 [H] are ALiBi's
-    (arXiv:2108.12409); `scale` is 1/sqrt(D) unless given; `window` and `softcap` 0 mean none. Queries
-    stand at the end of the keys: query i is at position i + (S - T).
+    before a query's own start, so that sequences packed one behind the other do not see each other; along T
+    it must not decrease. `slopes` f32 [H] are ALiBi's (arXiv:2108.12409); `scale` is 1/sqrt(D) unless given;
+    `window` and `softcap` 0 mean none. Queries stand at the end of the keys: query i is at i + (S - T).
 
     >>> x = np.zeros((1, 5, 2, 8), np.float32)
     >>> attention(np.zeros((1, 5, 6, 8), np.float32), x, x, causal=True)

@@ -1,0 +1,87 @@
+"""AdamW's settings, and schedules: the learning rate as a function of the step, so that there is nothing to
+save."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet.errors import InputError
+
+Decay: TypeAlias = Literal["constant", "linear", "cosine"]
+MOST_LR = 1e3
+
+
+def _within(what: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+    """Refuses NaN and what is out of bounds."""
+    fits = (low < value if open_low else low <= value) and value <= high
+    if isinstance(value, bool) or not isinstance(value, int | float) or not fits:
+        raise InputError(
+            f"[optim] {what} is {value!r}; wanted {low:g} {'<' if open_low else '<='} x <= {high:g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW:
+    """AdamW with decoupled decay (arXiv:1711.05101). `decay` is for matrices; vectors (norms, biases) have
+    none. `clip` bounds the global norm of the gradients, 0 for none."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    decay: float = 0.0
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        _within("beta1", self.beta1, 0, 0.9999999)
+        _within("beta2", self.beta2, 0, 0.9999999)
+        _within("eps", self.eps, 0, 1, open_low=True)
+        _within("decay", self.decay, 0, 100)
+        _within("clip", self.clip, 0, 1e18)
+
+    def rates(self, lr: float, step: int) -> npt.NDArray[np.float32]:
+        """What the row `adamw` takes at step 1, 2, ...: the learning rate and the bias corrections.
+
+        >>> AdamW().rates(1e-3, 1)
+        array([1.e-03, 1.e+01, 1.e+03], dtype=float32)
+        """
+        return np.array([lr, 1 / (1 - self.beta1**step), 1 / (1 - self.beta2**step)], np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The learning rate: a linear rise over `warmup` steps, then constant, or falling linearly or as a half
+    cosine to `floor` times `lr` at the last of `steps`."""
+
+    lr: float
+    steps: int
+    warmup: int = 0
+    decay: Decay = "cosine"
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _within("the learning rate", self.lr, 0, MOST_LR, open_low=True)
+        _within("steps", self.steps, 1, 2**53)
+        _within("warmup", self.warmup, 0, self.steps)
+        _within("floor", self.floor, 0, 1)
+        if self.decay not in ("constant", "linear", "cosine"):
+            raise InputError(f"[optim] the schedule is {self.decay!r}; known: constant, linear, cosine")
+
+    def at(self, step: int) -> float:
+        """The learning rate of step 1, 2, ...; a pure function of the step.
+
+        >>> s = Schedule(1.0, steps=10, warmup=2, decay="linear")
+        >>> [s.at(i) for i in (1, 2, 6, 10)]
+        [0.5, 1.0, 0.5, 0.0]
+        """
+        if step <= self.warmup:
+            return self.lr * step / self.warmup
+        if self.decay == "constant":
+            return self.lr
+        done = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
+        left = 1 - done if self.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
+        return self.lr * (self.floor + (1 - self.floor) * left)

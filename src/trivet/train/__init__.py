@@ -1,0 +1,1 @@
+"""Training: data, the step, the loop, checkpoints, evaluation and recipes."""

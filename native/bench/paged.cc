@@ -29,11 +29,12 @@ View view(void* data, DType dtype, std::initializer_list<int64_t> shape) {
   return v;
 }
 
-// Halves and floats between 0.5 and 2, or small integers: whatever the bits, no NaN.
+// Halves and floats between 0.5 and 2, or small integers: whatever the bits, no NaN. Scales are halves, too.
 void fill(tv::Buffer& buffer, DType dtype) {
+  const bool halves = dtype == DType::f16 || dtype == DType::q8_0;
   for (size_t i = 0; i < buffer.size() / 2; ++i) {
     const auto low = static_cast<uint16_t>(i * 7919);
-    const uint16_t bits = dtype == DType::f16 ? 0x3800 + low % 0x0800 : 0x3f00 + low % 0x0100;
+    const uint16_t bits = halves ? 0x3800 + low % 0x0800 : 0x3f00 + low % 0x0100;
     std::memcpy(buffer.data() + 2 * i, &bits, 2);
   }
 }
@@ -102,10 +103,11 @@ int main(int argc, char** argv) {
   tv::ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 0);
   const std::vector<int64_t> contexts =
       argc > 2 ? std::vector<int64_t>{std::atoi(argv[2])} : std::vector<int64_t>{32, 256, 1056, 2048};
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::q8_0})
     for (const int64_t context : contexts) {
       const double us = median_us(dtype, context, pool);
-      const double bytes = 2.0 * static_cast<double>(context * kKvHeads * kDepth) * tv::traits(dtype)->nbytes;
+      const double bytes = 2.0 * static_cast<double>(context * kKvHeads * kDepth) *
+                           tv::traits(dtype)->nbytes / tv::traits(dtype)->block;
       std::printf("%-5s %5lld tokens %8.1f us a layer %6.1f GB/s\n", tv::traits(dtype)->name,
                   static_cast<long long>(context), us, bytes / us / 1e3);
     }

@@ -160,7 +160,7 @@ void attend_tile(QueryBlock& b, const Columns<T>& k, const Rows<T>& v, int64_t o
 
 // Keys [segment * 512, + 512): leaves the rows' own results in b.segment.
 template <class Source>
-void attend_segment(QueryBlock& b, Source& source, int64_t segment, const Shaping& shaping) {
+void attend_segment(QueryBlock& b, const Source& source, int64_t segment, const Shaping& shaping) {
   clear(b.segment, b.rows, b.padded);
   for (int64_t i = 0; i < static_cast<int64_t>(b.rows) * kLanes; ++i) b.lane_sums[i] = 0;
   int64_t low = INT64_MAX, high = 0;
@@ -209,7 +209,7 @@ inline void fold(int rows, const Running& from, const Running& total, int64_t pa
 
 // All segments that any row sees, folded in order into b.total.
 template <class Source>
-void attend(QueryBlock& b, Source& source, const Shaping& shaping) {
+void attend(QueryBlock& b, const Source& source, const Shaping& shaping) {
   clear(b.total, b.rows, b.padded);
   int64_t low = INT64_MAX, high = 0;
   for (int r = 0; r < b.rows; ++r) {

@@ -12,44 +12,13 @@
 #pragma once
 
 #include "core/thread_pool.h"
+#include "kernels/attention_storage.h"
 #include "simd/math.h"
 
 namespace tv::TV_ISA {
 namespace {
 
-constexpr int kTile = 64;
-constexpr int kChunk = 16;
-constexpr int kChunks = kTile / kChunk;
 constexpr int kSlab = 64;  // elements of a tile's members that stay in the first cache while all rows pass
-
-// Storage types of a KV pool.
-struct F16 {
-  uint16_t bits;
-};
-struct BF16 {
-  uint16_t bits;
-};
-
-TV_INLINE F32 load_any(const float* p) { return load(p); }
-TV_INLINE F32 load_any(const F16* p) { return load_f16(&p->bits); }
-TV_INLINE F32 load_any(const BF16* p) { return load_bf16(&p->bits); }
-TV_INLINE F32 load_any_partial(const float* p, int n) { return load_partial(p, n); }
-TV_INLINE F32 load_any_partial(const F16* p, int n) { return load_f16_partial(&p->bits, n); }
-TV_INLINE F32 load_any_partial(const BF16* p, int n) { return load_bf16_partial(&p->bits, n); }
-
-// A tile stood on end: element d of member j is chunk[j / 16][d * stride + j % 16].
-template <class T>
-struct Columns {
-  const T* chunk[kChunks];
-  int64_t stride;
-};
-
-// A tile as rows: element e of member j is chunk[j / 16][(j % 16) * stride + e].
-template <class T>
-struct Rows {
-  const T* chunk[kChunks];
-  int64_t stride;
-};
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -78,25 +47,27 @@ TV_INLINE void each_group(int rows, F&& f) {
   }
 }
 
-// Elements [begin, end) of the sums; those before stand in `out`.
-template <int R, int C, class T>
+// What a loop over a tile does besides, once for every element or member it passes: nothing.
+struct Nothing {
+  template <class T>
+  [[gnu::always_inline]] void step() {}
+};
+
+// Elements [begin, end) of the sums, where begin is a multiple of kSlab; those before stand in `out`.
+template <int R, int C, class T, class Besides>
 void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int64_t begin, int64_t end,
-                float* out, int64_t ldo) {
-  const T* column[C];
-#pragma GCC unroll 4
-  for (int c = 0; c < C; ++c) {
-    const int j = lane + c * kLanes;
-    column[c] = b.chunk[j / kChunk] + j % kChunk;
-  }
+                float* out, int64_t ldo, Besides& besides) {
+  ColumnReader<T, C> reader(b, lane);
   F32 sum[R][C];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sum[r][c] = begin == 0 ? zero() : load(out + r * ldo + lane + c * kLanes);
+  Besides mine = besides;  // in registers
   for (int64_t d = begin; d < end; ++d) {
+    mine.template step<T>();
     F32 x[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) x[c] = load_any(column[c] + d * b.stride);
+    reader.get(d, x);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
       const F32 y = broadcast(a[r * lda + d]);
@@ -104,6 +75,7 @@ void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int6
       for (int c = 0; c < C; ++c) sum[r][c] = fma(y, x[c], sum[r][c]);
     }
   }
+  besides = mine;
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -114,6 +86,7 @@ void dots_group(const float* a, int64_t lda, const Columns<T>& b, int lane, int6
 template <class T>
 void dots(int rows, const float* a, int64_t lda, const Columns<T>& b, int64_t depth, const int32_t* from,
           const int32_t* to, float* out, int64_t ldo = kTile) {
+  Nothing nothing;
   for (int64_t begin = 0; begin == 0 || begin < depth; begin += kSlab) {
     const int64_t end = begin + kSlab < depth ? begin + kSlab : depth;
     each_group(rows, [&]<int R>(int r) {
@@ -128,33 +101,33 @@ void dots(int rows, const float* a, int64_t lda, const Columns<T>& b, int64_t de
       const int last = static_cast<int>(round_up(high, kChunk));
       int lane = low / kChunk * kChunk;
       for (; lane + kVectors * kLanes <= last; lane += kVectors * kLanes)
-        dots_group<R, kVectors>(x, lda, b, lane, begin, end, y, ldo);
+        dots_group<R, kVectors>(x, lda, b, lane, begin, end, y, ldo, nothing);
       if constexpr (kLanes == kChunk) {
         if (last - lane >= 2 * kLanes)
-          dots_group<R, 2>(x, lda, b, lane, begin, end, y, ldo), lane += 2 * kLanes;
-        if (last - lane >= kLanes) dots_group<R, 1>(x, lda, b, lane, begin, end, y, ldo);
+          dots_group<R, 2>(x, lda, b, lane, begin, end, y, ldo, nothing), lane += 2 * kLanes;
+        if (last - lane >= kLanes) dots_group<R, 1>(x, lda, b, lane, begin, end, y, ldo, nothing);
       }
     });
   }
 }
 
 // One group of rows and of `C` vectors of their elements; `tail` is the elements of the last vector.
-template <int R, int C, bool kTransposed, bool kPartial, class T>
+template <int R, int C, bool kTransposed, bool kPartial, class T, class Besides>
 void add_rows_group(const float* w, int64_t ldw, int begin, int end, const Rows<T>& b, int64_t element,
-                    int tail, float* out, int64_t ldo) {
+                    int tail, float* out, int64_t ldo, Besides& besides) {
+  RowReader<T, C> reader(b, element);
   F32 sum[R][C];
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sum[r][c] = load(out + r * ldo + element + c * kLanes);
+  Besides mine = besides;
   for (int j = begin; j < end;) {
     const int chunk_end = (j / kChunk + 1) * kChunk, stop = chunk_end < end ? chunk_end : end;
-    const T* row = b.chunk[j / kChunk] + (j % kChunk) * b.stride + element;
-    for (; j < stop; ++j, row += b.stride) {
+    for (reader.go(j); j < stop; ++j, reader.next()) {
+      mine.template step<T>();
       F32 x[C];
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c)
-        x[c] = kPartial ? load_any_partial(row + c * kLanes, tail) : load_any(row + c * kLanes);
+      reader.template get<kPartial>(tail, x);
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) {
         const F32 y = broadcast(kTransposed ? w[j * ldw + r] : w[r * ldw + j]);
@@ -163,6 +136,7 @@ void add_rows_group(const float* w, int64_t ldw, int begin, int end, const Rows<
       }
     }
   }
+  besides = mine;
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -173,15 +147,18 @@ void add_rows_group(const float* w, int64_t ldw, int begin, int end, const Rows<
 template <int R, bool kTransposed, class T>
 void add_rows_wide(const float* w, int64_t ldw, int begin, int end, const Rows<T>& b, int64_t e,
                    int64_t width, float* out, int64_t ldo) {
+  Nothing nothing;
   for (; e + kVectors * kLanes <= width; e += kVectors * kLanes)
-    add_rows_group<R, kVectors, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo);
+    add_rows_group<R, kVectors, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo, nothing);
   if constexpr (kVectors == 4)
     if (e + 2 * kLanes <= width)
-      add_rows_group<R, 2, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo), e += 2 * kLanes;
+      add_rows_group<R, 2, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo, nothing),
+          e += 2 * kLanes;
   for (; e + kLanes <= width; e += kLanes)
-    add_rows_group<R, 1, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo);
+    add_rows_group<R, 1, kTransposed, false>(w, ldw, begin, end, b, e, 0, out, ldo, nothing);
   if (e < width)
-    add_rows_group<R, 1, kTransposed, true>(w, ldw, begin, end, b, e, static_cast<int>(width - e), out, ldo);
+    add_rows_group<R, 1, kTransposed, true>(w, ldw, begin, end, b, e, static_cast<int>(width - e), out, ldo,
+                                            nothing);
 }
 
 // out [rows][ldo]: row r adds members [begin[r], end[r]) only. `out` has whole vectors, of which `width`

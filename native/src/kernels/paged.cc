@@ -12,9 +12,10 @@ constexpr size_t kPartialBytes = size_t{16} << 20;  // at most this for segments
 constexpr int kBlocksPerThread = 4;                 // fewer, and a block's segments become pieces of work
 constexpr int64_t kWorthSharing = 6;                // tiles: fewer take less time than waking a thread
 
-// q, slopes f32; pools f32, f16 or bf16; indices i32; o f32. Error of o: 2e-6 of the largest |v| it weighs
-// for scores up to about 30, plus what rounding of q.k itself (D * 2^-24 of |q||k|) moves the weights.
-// A token with a page that does not exist gives NaN.
+// q, slopes f32; pools f32, f16, bf16 or q8_0; indices i32; o f32. Error of o: 2e-6 of the largest |v| it
+// weighs for scores up to about 30, plus what rounding of q.k itself (D * 2^-24 of |q||k|) moves the weights;
+// k and v are what the pools hold, which every type gives exactly: q8_0 has the bits of f32 pools of its
+// values. A token with a page that does not exist gives NaN.
 
 bool attention_accepts(const DType* in, int n_in, const DType* out, int n_out) {
   return (n_in == 6 || (n_in == 7 && in[6] == DType::f32)) && n_out == 1 && in[0] == DType::f32 &&
@@ -35,6 +36,8 @@ void attention_check(const Call& call) {
   demand_shape(call, "k_pool", k, keys, 4);
   const int64_t values[] = {k.shape[0], k.shape[1], page, v.shape[3]};
   demand_shape(call, "v_pool", v, values, 4);
+  demand_blocks(call, k, q.shape[2]);
+  demand_blocks(call, v, v.shape[3]);
   demand_heads(call, q.shape[1], k.shape[1], q.shape[2], v.shape[3]);
   demand_tokens(call, call.in + 3, q.shape[0]);
   const int64_t wanted[] = {q.shape[0], q.shape[1], v.shape[3]};
@@ -60,6 +63,7 @@ struct Job {
   float scale;
   int64_t window;
   Shaping shaping;
+  bool packed;  // pools of q8_0
 };
 
 Job make_job(const Call& call) {
@@ -81,6 +85,7 @@ Job make_job(const Call& call) {
   job.scale = static_cast<float>(call.attrs->f64("scale"));
   job.window = call.attrs->i64("window", 0);
   job.shaping = {static_cast<float>(call.attrs->f64("softcap", 0.0)) * kLog2e, job.slopes != nullptr};
+  job.packed = k.dtype == DType::q8_0;
   return job;
 }
 
@@ -93,11 +98,19 @@ struct Scratch {
   size_t slot_bytes;
 };
 
-QueryBlock carve_one(const Job& job, Carver& carver) {
-  return carve_block(carver, static_cast<int>(job.block_tokens * job.group), job.depth, job.width);
+// What a thread works in.
+struct Slot {
+  QueryBlock block;
+  float* room;  // for a tile of pools of q8_0 as floats
+};
+
+Slot carve_one(const Job& job, Carver& carver) {
+  const int rows = static_cast<int>(job.block_tokens * job.group);
+  return {carve_block(carver, rows, job.depth, job.width),
+          carver.take<float>(job.packed ? kTile * (job.depth + job.width) : 0)};
 }
 
-QueryBlock block_of(const Job& job, const Scratch& scratch, int64_t slot) {
+Slot slot_of(const Job& job, const Scratch& scratch, int64_t slot) {
   Carver own{scratch.slots + slot * scratch.slot_bytes};
   return carve_one(job, own);
 }
@@ -162,12 +175,12 @@ bool is_whole(const Job& job, const Span& s) {
 template <class T>
 PagedSource<T> source_of(const Call& call, const Job& job, const Span& span, int64_t kv_head) {
   const View &k = call.in[1], &v = call.in[2];
-  const int64_t size = sizeof(T), page = job.table.page;
+  const int64_t page = job.table.page;
   return {job.table,
-          k.as<T>() + kv_head * job.depth * page,
-          v.as<T>() + kv_head * job.width * page,
-          k.first_step() / size,
-          v.first_step() / size,
+          k.as<char>() + kv_head * head_bytes<T>(job.depth * page),
+          v.as<char>() + kv_head * head_bytes<T>(job.width * page),
+          k.first_step(),
+          v.first_step(),
           job.depth,
           job.width,
           span.sequence,
@@ -208,18 +221,28 @@ void write_block(const Job& job, const Span& span, int64_t kv_head, const QueryB
 
 // --- a job in blocks --------------------------------------------------------------------------------------
 
+// Calls f(source) with what many rows read best: codes are worth widening once for all of them.
+template <class T, class F>
+void for_many(const PagedSource<T>& source, float* room, F&& f) {
+  if constexpr (kHasScales<T>)
+    f(WidenedSource<T>{source, room});
+  else
+    f(source);
+}
+
 // A block's keys in one go.
 template <class T>
-void run_whole(const Call& call, const Job& job, const Span& span, int64_t kv_head, QueryBlock& b) {
+void run_whole(const Call& call, const Job& job, const Span& span, int64_t kv_head, Slot& slot) {
+  QueryBlock& b = slot.block;
   if (!is_whole(job, span)) return fill_nan(call, job, span, kv_head);
   fill_block(job, span, kv_head, b);
   const auto source = source_of<T>(call, job, span, kv_head);
   if (span.last - span.first > 1) {
-    attend(b, source, job.shaping);
+    for_many(source, slot.room, [&](const auto& from) { attend(b, from, job.shaping); });
   } else {
     clear(b.total, b.rows, b.padded);
     for (int64_t s = 0; s < span.segments(); ++s) {
-      attend_token<T>(b, source, span.first_segment() + s, job.shaping, nullptr);
+      attend_token(b, source, span.first_segment() + s, job.shaping, nullptr, slot.room);
       fold(b.rows, b.segment, b.total, b.padded, b.decay, b.share);
     }
   }
@@ -232,8 +255,9 @@ template <class T>
 void run_blocks(const Call& call, const Job& job, const Scratch& scratch, int64_t blocks) {
   each_item(*call.pool, blocks * job.kv_heads, [&](int64_t item, int64_t slot) {
     const int64_t block = blocks - 1 - item % blocks;
-    QueryBlock b = block_of(job, scratch, slot);
-    run_whole<T>(call, job, span_of(job, scratch.starts[block], scratch.starts[block + 1]), item / blocks, b);
+    Slot own = slot_of(job, scratch, slot);
+    run_whole<T>(call, job, span_of(job, scratch.starts[block], scratch.starts[block + 1]), item / blocks,
+                 own);
   });
 }
 
@@ -278,23 +302,26 @@ struct Split {
     return {scratch.partials.top + at, scratch.partials.sum + at, scratch.partials.out + at * job.padded};
   }
 
-  const T* first_keys(const Piece& piece) const {
+  // Where the keys of a piece begin; only pages that are tiles are worth asking for.
+  const char* first_keys(const Piece& piece) const {
+    if (job.table.page != kTile) return nullptr;
     const Span span = span_at(piece.block);
     const int64_t origin = (span.first_segment() + piece.segment) * kSegment;
     const int64_t at = origin > span.begin ? origin : span.begin / kTile * kTile;
-    return source_of<T>(call, job, span, piece.head).tile(at).k.chunk[0];
+    return source_of<T>(call, job, span, piece.head).keys_at(at);
   }
 
-  void run(const Piece& piece, const Piece* next, QueryBlock& b) const {
+  void run(const Piece& piece, const Piece* next, Slot& slot) const {
+    QueryBlock& b = slot.block;
     const Span span = span_at(piece.block);
     const int64_t segment = span.first_segment() + piece.segment;
     fill_block(job, span, piece.head, b);
     b.segment = partial(span, piece.head, piece.segment);
     const auto source = source_of<T>(call, job, span, piece.head);
     if (span.last - span.first > 1)
-      attend_segment(b, source, segment, job.shaping);
+      for_many(source, slot.room, [&](const auto& from) { attend_segment(b, from, segment, job.shaping); });
     else
-      attend_token<T>(b, source, segment, job.shaping, next ? first_keys(*next) : nullptr);
+      attend_token(b, source, segment, job.shaping, next ? first_keys(*next) : nullptr, slot.room);
     int32_t* unfinished = scratch.unfinished + piece.block * job.kv_heads + piece.head;
     if (__atomic_sub_fetch(unfinished, 1, __ATOMIC_ACQ_REL) == 0) join(span, piece.head, b);
   }
@@ -313,11 +340,11 @@ void run_split(const Call& call, const Job& job, const Scratch& scratch, int64_t
   split.cut();
   int64_t free = 0;
   const auto work = [&](int64_t slot) {
-    QueryBlock b = block_of(job, scratch, slot);
+    Slot own = slot_of(job, scratch, slot);
     const auto take = [&] { return __atomic_fetch_add(&free, 1, __ATOMIC_RELAXED); };
     for (int64_t i = take(); i < split.pieces;) {
       const int64_t next = take();
-      split.run(scratch.pieces[i], next < split.pieces ? scratch.pieces + next : nullptr, b);
+      split.run(scratch.pieces[i], next < split.pieces ? scratch.pieces + next : nullptr, own);
       i = next;
     }
   };
@@ -343,6 +370,7 @@ void attention_run(const Call& call) {
   switch (call.in[1].dtype) {
     case DType::f16: return attention<F16>(call);
     case DType::bf16: return attention<BF16>(call);
+    case DType::q8_0: return attention<Q8>(call);
     default: return attention<float>(call);
   }
 }

@@ -1,6 +1,7 @@
 // kv_append: writes new keys or values where their tokens stand.
 //
-// pool f32, f16 or bf16; new f32; positions, sequences, pages i32. To nearest even; f32 is exact.
+// pool f32, f16, bf16 or q8_0; new f32; positions, sequences, pages i32. To nearest even; f32 is exact; q8_0
+// as below, within max|x| / 254 + 2^-11 |x| of x.
 // Two tokens for one slot: the later one stays. A token whose place does not exist is dropped.
 #pragma once
 
@@ -24,6 +25,7 @@ inline void append_check(const Call& call) {
   demand_rank(call, "new", added, 3, 3);
   const int64_t wanted[] = {added.shape[0], pool.shape[1], depth};
   demand_shape(call, "new", added, wanted, 3);
+  demand_blocks(call, pool, depth);
   demand_same_shape(call, "the output", call.out[0], pool);
   demand_tokens(call, call.in + 2, added.shape[0]);
 }
@@ -92,10 +94,51 @@ void append(const Call& call) {
   });
 }
 
+// Quantises a block of 32: the scale max|x| / 127 in f16, and x over the unrounded scale to nearest, halves
+// away from zero: the bits of q8_0 in files. Where that scale is not finite, the whole block is NaN.
+inline uint16_t quantize_block(const float* x, int8_t* codes) {
+  uint32_t top = 0;
+  for (int i = 0; i < kScaled; ++i) {
+    const uint32_t size = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;  // ordered as |x|, NaN on top
+    top = size > top ? size : top;
+  }
+  const float scale = std::bit_cast<float>(top) / 127;
+  const uint16_t half = f32_to_f16(scale);
+  const bool finite = (half & 0x7c00) != 0x7c00;
+  const float inverse = finite && scale > 0x1p-127f ? 1 / scale : 0;
+  for (int i = 0; i < kScaled; ++i) {
+    const float size = finite ? __builtin_fabsf(x[i] * inverse) : 0;
+    const int whole = static_cast<int>(size);
+    const int nearest = whole + (size - static_cast<float>(whole) >= 0.5f);
+    codes[i] = static_cast<int8_t>(x[i] < 0 ? -nearest : nearest);
+  }
+  return finite ? half : 0x7e00;
+}
+
+inline void append_blocks(const Call& call) {
+  const View& pool = call.out[0];
+  const bool transposed = call.attrs->i64("transposed") != 0;
+  const Appended added(call, pool.shape[transposed ? 3 : 2], pool.shape[0], 2);
+  const int64_t page = added.table.page, depth = added.depth, groups = depth / kScaled;
+  const int64_t step = transposed ? page : 1;
+  added.each(call, [&](const float* x, int64_t id, int64_t head, int64_t slot) {
+    char* at = pool.as<char>() + id * pool.first_step() + head * head_bytes<Q8>(depth * page);
+    auto* scales = reinterpret_cast<uint16_t*>(at) + (transposed ? slot : slot * groups);
+    auto* codes =
+        reinterpret_cast<int8_t*>(at + scale_bytes<Q8>(depth * page)) + (transposed ? slot : slot * depth);
+    for (int64_t g = 0; g < groups; ++g) {
+      int8_t block[kScaled];
+      scales[g * step] = quantize_block(x + g * kScaled, block);
+      for (int64_t i = 0; i < kScaled; ++i) codes[(g * kScaled + i) * step] = block[i];
+    }
+  });
+}
+
 inline void append_run(const Call& call) {
   switch (call.out[0].dtype) {
     case DType::f16: return append<F16>(call);
     case DType::bf16: return append<BF16>(call);
+    case DType::q8_0: return append_blocks(call);
     default: return append<float>(call);
   }
 }

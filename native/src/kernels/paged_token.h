@@ -18,86 +18,24 @@ struct Ahead {
   const char* at = nullptr;
   int64_t lines = 0;
 
-  template <class T>
-  static Ahead of(const T* from, int64_t count) {
-    return {reinterpret_cast<const char*>(from), static_cast<int64_t>(count * sizeof(T)) / kLine};
+  // `elements` of a head in a page, behind `scales` bytes of scales, which are asked for at once.
+  static Ahead of(const char* from, int64_t scales, int64_t elements) {
+    Ahead ahead{from, (scales + elements) / kLine};
+    for (int64_t i = 0; i < scales / kLine; ++i) ahead.take<1>();
+    return ahead;
+  }
+  template <class T>  // as much as one pass over a tile's 64 elements or members reads
+  [[gnu::always_inline]] void step() {
+    take<sizeof(T)>();
   }
   template <int kLines>
-  [[gnu::always_inline]] void step() {
+  [[gnu::always_inline]] void take() {
     if (lines < kLines) return;
 #pragma GCC unroll 4
     for (int i = 0; i < kLines; ++i) __builtin_prefetch(at + i * kLine);
     at += kLines * kLine, lines -= kLines;
   }
 };
-
-// As dots_group.
-template <int R, int C, class T>
-void token_dots(const float* q, int64_t depth, const Columns<T>& k, int lane, float* out, Ahead& ahead) {
-  const T* column[C];
-#pragma GCC unroll 4
-  for (int c = 0; c < C; ++c) {
-    const int j = lane + c * kLanes;
-    column[c] = k.chunk[j / kChunk] + j % kChunk;
-  }
-  F32 sum[R][C];
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) sum[r][c] = zero();
-  Ahead mine = ahead;
-  for (int64_t d = 0; d < depth; ++d) {
-    mine.step<sizeof(T)>();
-    F32 x[C];
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) x[c] = load_any(column[c] + d * k.stride);
-#pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) {
-      const F32 y = broadcast(q[r * depth + d]);
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) sum[r][c] = fma(y, x[c], sum[r][c]);
-    }
-  }
-  ahead = mine;
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) store(out + r * kTile + lane + c * kLanes, sum[r][c]);
-}
-
-// As add_rows_group.
-template <int R, int C, bool kPartial, class T>
-void token_add(const float* w, int from, int to, const Rows<T>& v, int64_t element, int tail, float* out,
-               int64_t padded, Ahead& ahead) {
-  F32 sum[R][C];
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) sum[r][c] = load(out + r * padded + element + c * kLanes);
-  Ahead mine = ahead;
-  for (int j = from; j < to;) {
-    const int chunk_end = (j / kChunk + 1) * kChunk, stop = chunk_end < to ? chunk_end : to;
-    const T* row = v.chunk[j / kChunk] + (j % kChunk) * v.stride + element;
-    for (; j < stop; ++j, row += v.stride) {
-      mine.step<sizeof(T)>();
-      F32 x[C];
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c)
-        x[c] = kPartial ? load_any_partial(row + c * kLanes, tail) : load_any(row + c * kLanes);
-#pragma GCC unroll 6
-      for (int r = 0; r < R; ++r) {
-        const F32 y = broadcast(w[r * kTile + j]);
-#pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) sum[r][c] = fma(y, x[c], sum[r][c]);
-      }
-    }
-  }
-  ahead = mine;
-#pragma GCC unroll 6
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) store(out + r * padded + element + c * kLanes, sum[r][c]);
-}
 
 // Scores of keys [from, to) of a tile, whole chunks of them.
 template <class T>
@@ -108,10 +46,11 @@ void token_scores(QueryBlock& b, const Columns<T>& k, int from, int to, Ahead& a
     const int last = static_cast<int>(round_up(to, kChunk));
     int lane = from / kChunk * kChunk;
     for (; lane + kVectors * kLanes <= last; lane += kVectors * kLanes)
-      token_dots<R, kVectors>(q, b.depth, k, lane, out, ahead);
+      dots_group<R, kVectors>(q, b.depth, k, lane, 0, b.depth, out, kTile, ahead);
     if constexpr (kLanes == kChunk) {
-      if (last - lane >= 2 * kLanes) token_dots<R, 2>(q, b.depth, k, lane, out, ahead), lane += 2 * kLanes;
-      if (last - lane >= kLanes) token_dots<R, 1>(q, b.depth, k, lane, out, ahead);
+      if (last - lane >= 2 * kLanes)
+        dots_group<R, 2>(q, b.depth, k, lane, 0, b.depth, out, kTile, ahead), lane += 2 * kLanes;
+      if (last - lane >= kLanes) dots_group<R, 1>(q, b.depth, k, lane, 0, b.depth, out, kTile, ahead);
     }
   });
 }
@@ -119,16 +58,27 @@ void token_scores(QueryBlock& b, const Columns<T>& k, int from, int to, Ahead& a
 template <class T>
 void token_values(QueryBlock& b, const Rows<T>& v, int from, int to, Ahead& ahead) {
   each_group(b.rows, [&]<int R>(int r) {
-    const float* w = b.scores + r * kTile;
-    float* out = b.segment.out + r * b.padded;
+    const auto add = [&]<int C, bool kPartial>(int64_t e) {
+      add_rows_group<R, C, false, kPartial>(b.scores + r * kTile, kTile, from, to, v, e,
+                                            static_cast<int>(b.width - e), b.segment.out + r * b.padded,
+                                            b.padded, ahead);
+    };
     int64_t e = 0;
     for (; e + kVectors * kLanes <= b.width; e += kVectors * kLanes)
-      token_add<R, kVectors, false>(w, from, to, v, e, 0, out, b.padded, ahead);
-    for (; e + kLanes <= b.width; e += kLanes)
-      token_add<R, 1, false>(w, from, to, v, e, 0, out, b.padded, ahead);
-    if (e < b.width)
-      token_add<R, 1, true>(w, from, to, v, e, static_cast<int>(b.width - e), out, b.padded, ahead);
+      add.template operator()<kVectors, false>(e);
+    for (; e + kLanes <= b.width; e += kLanes) add.template operator()<1, false>(e);
+    if constexpr (!kHasScales<T>)
+      if (e < b.width) add.template operator()<1, true>(e);
   });
+}
+
+// The scales of a tile's values as floats, in `room`, which holds 64 * width / 32 of them.
+inline void widen_scales(Rows<Q8>& v, float* room) {
+  const int64_t n = kChunk * v.stride / kScaled;  // of a chunk: a multiple of 16
+  for (int c = 0; c < kChunks; ++c)
+    for (int64_t i = 0; i < n && v.scale[c] != nullptr; i += kLanes)
+      store(room + c * n + i, load_f16(v.scale[c] + i));
+  v.widened = room;
 }
 
 // As in attend_tile: scores to weights, for rows that see the same keys, [from, to) of the tile.
@@ -147,33 +97,34 @@ inline void token_weights(QueryBlock& b, int from, int to, float distance, const
 }
 
 // Keys [segment * 512, + 512) for the rows of one token. `next` is where the thread reads on after this, or
-// nullptr.
+// nullptr. `room` is for scales of values (widen_scales).
 template <class T>
 void attend_token(QueryBlock& b, const PagedSource<T>& source, int64_t segment, const Shaping& shaping,
-                  const T* next) {
+                  const char* next, float* room) {
   clear(b.segment, b.rows, b.padded);
   for (int64_t i = 0; i < static_cast<int64_t>(b.rows) * kLanes; ++i) b.lane_sums[i] = 0;
   const bool page_is_tile = source.table.page == kTile;
   const int64_t begin = b.begin[0], end = b.end[0], last = (segment + 1) * kSegment;
   int64_t origin = segment * kSegment;
   if (origin < begin / kTile * kTile) origin = begin / kTile * kTile;
-  PagedTile<T> tile = source.tile(origin);
   while (origin < last && origin < end) {
     const int from = static_cast<int>(begin > origin ? begin - origin : 0);
     const int to = static_cast<int>(end - origin < kTile ? end - origin : kTile);
     const int64_t following = origin + kTile;
     const bool more = following < last && following < end;
-    const PagedTile<T> after = more ? source.tile(following) : PagedTile<T>{};
     Ahead values, keys;
     if (page_is_tile) {
-      values = Ahead::of(tile.v.chunk[0], to * b.width);
-      if (const T* wanted = more ? after.k.chunk[0] : next) keys = Ahead::of(wanted, b.depth * kTile);
+      const int64_t keys_size = b.depth * kTile, values_size = b.width * kTile;
+      values = Ahead::of(source.values_at(origin), scale_bytes<T>(values_size), to * b.width * sizeof(T));
+      if (const char* wanted = more ? source.keys_at(following) : next)
+        keys = Ahead::of(wanted, scale_bytes<T>(keys_size), keys_size * sizeof(T));
     }
+    PagedTile<T> tile = source.tile(origin);
     token_scores(b, tile.k, from, to, values);
     token_weights(b, from, to, static_cast<float>(origin - b.position[0]), shaping);
+    if constexpr (kHasScales<T>) widen_scales(tile.v, room);
     token_values(b, tile.v, from, to, keys);
     origin = following;
-    tile = after;
   }
   for (int r = 0; r < b.rows; ++r) b.segment.sum[r] = reduce_add(load(b.lane_sums + r * kLanes));
 }

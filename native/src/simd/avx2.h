@@ -68,6 +68,10 @@ TV_INLINE void store_16_partial(uint16_t* p, __m128i x, int n) {
   store_16(buffer, x);
   for (int i = 0; i < n; ++i) p[i] = buffer[i];
 }
+TV_INLINE F32 load_i8(const int8_t* p) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))};
+}
 TV_INLINE F32 load_f16(const uint16_t* p) { return from_f16(load_16(p)); }
 TV_INLINE F32 load_bf16(const uint16_t* p) { return from_bf16(load_16(p)); }
 TV_INLINE F32 load_f16_partial(const uint16_t* p, int n) { return from_f16(load_16_partial(p, n)); }

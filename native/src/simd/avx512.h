@@ -61,6 +61,10 @@ TV_INLINE __m256i load_16(const uint16_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 TV_INLINE void store_16(uint16_t* p, __m256i x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
+TV_INLINE F32 load_i8(const int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+}
 TV_INLINE F32 load_f16(const uint16_t* p) { return from_f16(load_16(p)); }
 TV_INLINE F32 load_bf16(const uint16_t* p) { return from_bf16(load_16(p)); }
 TV_INLINE F32 load_f16_partial(const uint16_t* p, int n) {

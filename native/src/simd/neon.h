@@ -64,6 +64,12 @@ TV_INLINE void store_16_partial(uint16_t* p, uint16x4_t x, int n) {
   vst1_u16(buffer, x);
   for (int i = 0; i < n; ++i) p[i] = buffer[i];
 }
+TV_INLINE F32 load_i8(const int8_t* p) {
+  int32_t bytes;
+  __builtin_memcpy(&bytes, p, sizeof bytes);
+  const int16x4_t wide = vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(bytes))));
+  return {vcvtq_f32_s32(vmovl_s16(wide))};
+}
 TV_INLINE F32 load_f16(const uint16_t* p) { return from_f16(vld1_u16(p)); }
 TV_INLINE F32 load_bf16(const uint16_t* p) { return from_bf16(vld1_u16(p)); }
 TV_INLINE F32 load_f16_partial(const uint16_t* p, int n) { return from_f16(load_16_partial(p, n)); }

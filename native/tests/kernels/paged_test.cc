@@ -18,7 +18,16 @@ struct Setting {
   DType pool = DType::f32;
 };
 
-float value(Array& a, int64_t i) {
+// Element i of a pool. Of q8_0, a page of a head holds its scales first; `step` is from an element of a block
+// to the next.
+float value(Array& a, int64_t i, int64_t step) {
+  if (a.dtype == DType::q8_0) {
+    const int64_t n = a.shape[2] * a.shape[3], at = i % n, head = i / n * (n / 32 * 34);
+    const int64_t block = at / (32 * step) * step + at % step;
+    uint16_t scale;
+    std::memcpy(&scale, a.bytes.data() + head + 2 * block, 2);
+    return f16_to_f32(scale) * a.as<int8_t>()[head + n / 32 * 2 + at];
+  }
   if (a.dtype == DType::f16) return f16_to_f32(a.as<uint16_t>()[i]);
   if (a.dtype == DType::bf16) return bf16_to_f32(a.as<uint16_t>()[i]);
   return a.as<float>()[i];
@@ -130,7 +139,7 @@ struct World {
       double x = 0;
       for (int64_t d = 0; d < set.depth; ++d)
         x += static_cast<double>(q.as<float>()[(token * set.heads + head) * set.depth + d]) *
-             value(k_pool, k_at(s, j, kv, d));
+             value(k_pool, k_at(s, j, kv, d), set.page);
       x /= std::sqrt(static_cast<double>(set.depth));
       if (set.softcap != 0) x = set.softcap * std::tanh(x / set.softcap);
       if (set.alibi) x += static_cast<double>(slopes.as<float>()[head]) * static_cast<double>(j - pos);
@@ -140,7 +149,7 @@ struct World {
     for (int64_t j = first; j <= pos; ++j) {
       const double w = std::exp(scores[j - first] - top);
       sum += w;
-      for (int64_t e = 0; e < set.width; ++e) out[e] += w * value(v_pool, v_at(s, j, kv, e));
+      for (int64_t e = 0; e < set.width; ++e) out[e] += w * value(v_pool, v_at(s, j, kv, e), 1);
     }
     for (double& x : out) x /= sum;
     return out;
@@ -174,6 +183,54 @@ void is_right_and_steady(const Setting& set, std::vector<int64_t> lengths) {
     CHECK(std::memcmp(step.as<float>() + i * row, o.as<float>() + last[i] * row, row * sizeof(float)) == 0);
 }
 
+// Pools of q8_0 give the bits of f32 pools that hold the same values.
+void equals_its_values(const Setting& set, std::vector<int64_t> lengths) {
+  World packed(set, lengths);
+  Setting single = set;
+  single.pool = DType::f32;
+  World wide(single, std::move(lengths));
+  for (int64_t i = 0; i < wide.k_pool.size(); ++i)
+    wide.k_pool.as<float>()[i] = value(packed.k_pool, i, set.page);
+  for (int64_t i = 0; i < wide.v_pool.size(); ++i) wide.v_pool.as<float>()[i] = value(packed.v_pool, i, 1);
+  CHECK(same_bits(packed.attend(packed.all(), 2), wide.attend(wide.all(), 2)));
+  for (int64_t t = 0; t < wide.tokens(); t += 37)
+    CHECK(same_bits(packed.attend({t}, 2), wide.attend({t}, 2)));
+}
+
+// What q8_0 makes of a block: of its largest element 127 steps, halves away from zero; NaN, all of it, where
+// a scale would not be finite.
+void quantises() {
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  Setting set;
+  set.pool = DType::q8_0, set.kv_heads = set.heads = 1, set.depth = set.width = 64, set.page = 32;
+  World w(set, {1});
+  for (const bool transposed : {true, false}) {
+    Array& pool = transposed ? w.k_pool : w.v_pool;
+    const auto get = [&](int64_t i) {
+      return transposed ? value(pool, w.k_at(0, 0, 0, i), set.page) : value(pool, w.v_at(0, 0, 0, i), 1);
+    };
+    Array x(DType::f32, {1, 1, 64});
+    float* p = x.as<float>();
+    p[0] = 127, p[1] = -0.5f, p[2] = 0.499f, p[3] = 2.5f, p[4] = -126.7f, p[40] = 1e-30f;
+    CHECK(!w.append(pool, x, transposed));
+    CHECK(get(0) == 127 && get(1) == -1 && get(2) == 0 && get(3) == 3 && get(4) == -127);
+    for (int64_t i = 32; i < 64; ++i) CHECK(get(i) == 0);  // their scale is 0 in f16
+    for (const float bad : {inf, -inf, std::nanf(""), 1e7f}) {
+      p[7] = bad;
+      CHECK(!w.append(pool, x, transposed));
+      for (int64_t i = 0; i < 64; ++i) CHECK(std::isnan(get(i)) == (i < 32));
+    }
+    x = random_array({1, 1, 64}, 7, 3);
+    p = x.as<float>();
+    CHECK(!w.append(pool, x, transposed));
+    for (int64_t i = 0; i < 64; ++i) {
+      float top = 0;
+      for (int64_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) top = std::fmax(top, std::fabs(p[j]));
+      CHECK(std::fabs(get(i) - p[i]) <= top / 254 * 1.001f + std::fabs(p[i]) / 2048);
+    }
+  }
+}
+
 void bad_indices() {
   Setting set;
   set.page = 16;
@@ -203,6 +260,29 @@ void bad_indices() {
     CHECK(run_kernel("kv_append", {&out, &added, &p, &s, &w.pages}, {&out}, attrs));
     CHECK(same_bits(out, w.v_pool));
   }
+}
+
+void refuses_heads() {
+  const auto append = [](int64_t size, bool transposed) {
+    Array pool(DType::q8_0, {1, 1, transposed ? size : 32, transposed ? 32 : size});
+    Array added(DType::f32, {0, 1, size}), none(DType::i32, {0}), pages(DType::i32, {1, 1});
+    Attrs attrs;
+    attrs.add("transposed", int64_t{transposed});
+    run_kernel("kv_append", {&pool, &added, &none, &none, &pages}, {&pool}, attrs);
+  };
+  append(64, true), append(64, false);
+  CHECK_THROWS(Status::shape, append(48, true));
+  CHECK_THROWS(Status::shape, append(48, false));
+  const auto attend = [](int64_t depth, int64_t width) {
+    Array q(DType::f32, {0, 1, depth}), o(DType::f32, {0, 1, width}), none(DType::i32, {0});
+    Array k(DType::q8_0, {1, 1, depth, 32}), v(DType::q8_0, {1, 1, 32, width}), pages(DType::i32, {1, 1});
+    Attrs attrs;
+    attrs.add("scale", 1.0);
+    run_kernel("paged_attention", {&q, &k, &v, &none, &none, &pages}, {&o}, attrs);
+  };
+  attend(32, 96);
+  CHECK_THROWS(Status::shape, attend(40, 32));
+  CHECK_THROWS(Status::shape, attend(32, 40));
 }
 
 void refuses() {
@@ -241,7 +321,17 @@ int body() {
     half.pool = pool;
     is_right_and_steady(half, {600});
   }
+  Setting blocks;
+  blocks.pool = DType::q8_0;
+  is_right_and_steady(blocks, {300, 1, 70, 17});
+  equals_its_values(blocks, {600, 90});
+  blocks.heads = 8, blocks.kv_heads = 1, blocks.depth = 96, blocks.width = 32, blocks.page = 48;
+  blocks.window = 70;
+  is_right_and_steady(blocks, {333, 39});
+  equals_its_values(blocks, {200});
+  quantises();
   bad_indices();
+  refuses_heads();
   refuses();
   return check_result();
 }

@@ -17,6 +17,10 @@ void over(const float* x, float* y, int n, F f) {
   }
 }
 
+void from_i8(const int8_t* x, float* y, int n) {
+  for (int i = 0; i + kLanes <= n; i += kLanes) store(y + i, load_i8(x + i));
+}
+
 #define TV_PROBE_WIDEN(name)                                              \
   void from_##name(const uint16_t* x, float* y, int n) {                  \
     for (int i = 0; i < n; i += kLanes)                                   \
@@ -121,8 +125,8 @@ TV_PROBE_MATH(sigmoid)
 }  // namespace
 
 SimdProbe simd_probe() {
-  return {kLanes, probe_exp, probe_log, probe_tanh, probe_erf, probe_sigmoid, from_f16, from_bf16,
-          to_f16, to_bf16,   apply,     sum,        largest,   smallest,      narrow};
+  return {kLanes,    probe_exp, probe_log, probe_tanh, probe_erf, probe_sigmoid, from_i8,  from_f16,
+          from_bf16, to_f16,    to_bf16,   apply,      sum,       largest,       smallest, narrow};
 }
 
 }  // namespace tv::TV_ISA

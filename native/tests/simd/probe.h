@@ -11,6 +11,7 @@ struct SimdProbe {
   void (*tanh)(const float* x, float* y, int n);
   void (*erf)(const float* x, float* y, int n);
   void (*sigmoid)(const float* x, float* y, int n);
+  void (*from_i8)(const int8_t* x, float* y, int n);  // whole vectors
   void (*from_f16)(const uint16_t* x, float* y, int n);
   void (*from_bf16)(const uint16_t* x, float* y, int n);
   void (*to_f16)(const float* x, uint16_t* y, int n);

@@ -90,6 +90,21 @@ void functions(const SimdProbe& probe) {
   CHECK(y[0] == 1.0f && y[1] == 0.0f && std::isnan(y[2]) && y[3] == 0.5f);
 }
 
+// Every byte, at the end of a page: a vector of bytes is all that is read.
+void bytes(const SimdProbe& probe) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  char* pages =
+      static_cast<char*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  CHECK(pages != MAP_FAILED);
+  CHECK(mprotect(pages + page, page, PROT_NONE) == 0);
+  auto* all = reinterpret_cast<int8_t*>(pages + page) - 256;
+  for (int i = 0; i < 256; ++i) all[i] = static_cast<int8_t>(i);
+  std::vector<float> wide(256);
+  probe.from_i8(all, wide.data(), 256);
+  for (size_t i = 0; i < 256; ++i) CHECK(wide[i] == static_cast<float>(all[i]));
+  munmap(pages, 2 * page);
+}
+
 void halves(const SimdProbe& probe) {
   std::vector<uint16_t> all(65536), back(65536);
   std::vector<float> wide(65536);
@@ -219,6 +234,7 @@ int main() {
   for (const Named& isa : all_isas()) {
     const int before = check_failures;
     functions(isa.probe);
+    bytes(isa.probe);
     halves(isa.probe);
     partial(isa.probe);
     operations(isa.probe);

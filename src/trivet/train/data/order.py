@@ -27,7 +27,7 @@ def permutation(n: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     >>> permutation(8, seed=1, epoch=0).tolist(), permutation(8, seed=1, epoch=1).tolist()
     ([3, 5, 2, 7, 0, 6, 1, 4], [0, 6, 5, 3, 4, 7, 2, 1])
     """
-    numbers = np.random.Philox(key=[seed, epoch]).random_raw(n)
+    numbers = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(n)
     return np.argsort(numbers, kind="stable")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments, graph, ops
-from trivet.dtypes import f32, i64
+from trivet.dtypes import DType, f32, i64
 from trivet.errors import InputError
 from trivet.graph import Node
 from trivet.plan import rebuilt, rewrite
@@ -85,9 +85,15 @@ class Adapted:
         return self.leaves[name]
 
 
-def adapt(outputs: Sequence[Node], lora: Lora, *, key: Node | None = None, leaf: str = "state") -> Adapted:
+def adapt(
+    outputs: Sequence[Node],
+    lora: Lora,
+    *,
+    key: Node | None = None,
+    leaf: Callable[[str, tuple[int, ...], DType], Node] = graph.weight,
+) -> Adapted:
     """The outputs with adapters on what `lora` takes. `key` i64 [2] is the dropout's; without it there is
-    none (as in use). `leaf` is "state" for adapters that are trained, "weight" for those that are used.
+    none (as in use). `leaf` makes the adapters' leaves: graph.state where they are trained.
 
     Raises InputError if a target matches no linear of the graph."""
     made = Adapted([])
@@ -110,11 +116,12 @@ def adapt(outputs: Sequence[Node], lora: Lora, *, key: Node | None = None, leaf:
     return made
 
 
-def _adapted(node: Node, weight: Node, lora: Lora, key: Node | None, leaf: str, made: Adapted) -> Node:
+def _adapted(
+    node: Node, weight: Node, lora: Lora, key: Node | None, make: Callable[..., Node], made: Adapted
+) -> Node:
     name, (n, k) = weight.attrs["name"], weight.shape
     assert isinstance(n, int), "weights have fixed shapes"
     assert isinstance(k, int), "weights have fixed shapes"
-    make = graph.state if leaf == "state" else graph.weight
     a = made.leaf(f"{name}.lora_a", (lora.rank, k), make)
     b = made.leaf(f"{name}.lora_b", (n, lora.rank), make)
     x = node.inputs[0]

@@ -18,9 +18,9 @@ A step whose loss or gradients are not finite changes nothing: adamw reads its `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -37,111 +37,108 @@ LARGEST = float(np.finfo(np.float32).max)
 #: an averaged gradient whose square is still finite
 LARGEST_GRADIENT = 1e18
 
+Leaf = Callable[[str, tuple[int, ...], DType], Node]  # graph.state, or graph.input
+
 
 class Parameters(Checkpoint):
-    """A checkpoint whose tensors are trained: float32 states, computed with in `compute`."""
+    """A checkpoint whose tensors are trained: float32 leaves, matrices computed with in `compute`."""
 
-    def __init__(self, base: Checkpoint, compute: DType = f32) -> None:
+    def __init__(self, base: Checkpoint, leaf: Leaf, compute: DType) -> None:
         super().__init__(base.path, base.metadata, base.tensors, base.gguf)
-        self.compute = compute
-        self.states: dict[str, Node] = {}
+        self._leaf, self._compute = leaf, compute
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self.used: dict[str, Node] = {}  # what a gradient is wanted of
+        self.leaves: dict[str, Node] = {}
+        self.used: dict[str, Node] = {}  # what the model computes with
 
     def find(self, name: str, shape: tuple[int, ...]) -> Node | None:
         if super().find(name, shape) is None:
             return None
-        if name not in self.states:
-            state = self.states[name] = graph.state(name, shape, f32)
+        if name not in self.used:
+            leaf = self.leaves[name] = self._leaf(name, shape, f32)
             self.shapes[name] = shape
-            wide = self.compute is f32 or len(shape) < 2
-            self.used[name] = state if wide else ops.cast(state, self.compute)
+            self.used[name] = leaf if len(shape) < 2 else _as(leaf, self._compute)
         return self.used[name]
 
 
+def _as(x: Node, dtype: DType) -> Node:
+    made: Node = x if x.dtype is dtype else ops.cast(x, dtype)
+    return made
+
+
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The graph of a step, and the shapes of what it trains."""
+class Traced:
+    """The losses of a batch, f32 [T], and what they are trained by: shapes and leaves of the parameters, and
+    the nodes that the model computes with in their place."""
 
-    graph: Graph
+    losses: Node
     shapes: Mapping[str, tuple[int, ...]]
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers are trained."""
-        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+    leaves: Mapping[str, Node]
+    used: Mapping[str, Node]
 
 
-def inputs() -> dict[str, Node]:
-    """The token inputs of a step or an evaluation."""
-    return {n: graph.input(n, (Dim("T"),), i32) for n in ("ids", "targets", "positions", "starts")}
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What is trained: every tensor of the model, or adapters on top of it as `lora` says. `compute` is the
+    dtype of matrices and activations, f32 or bf16; parameters, moments and sums are float32."""
+
+    architecture: ModuleType
+    checkpoint: Checkpoint
+    lora: Lora | None = None
+    compute: DType = f32
+
+    def trace(self, leaf: Leaf, *, training: bool) -> Traced:
+        """The losses as a graph, with parameters that `leaf` makes. Dropout is for training."""
+        parameters = Parameters(self.checkpoint, leaf, self.compute)
+        source = parameters if self.lora is None else self.checkpoint
+        model = self.architecture.Model(self.architecture.Config.from_metadata(self.checkpoint), source)
+        given = {n: graph.input(n, (Dim("T"),), i32) for n in ("ids", "targets", "positions", "starts")}
+        logits = model(given["ids"], given["positions"], packed(given["starts"]))
+        if self.lora is None:
+            there = set(graph.walk([logits]))
+            shapes = {n: s for n, s in parameters.shapes.items() if parameters.used[n] in there}
+            return Traced(_losses(logits, given["targets"]), shapes, parameters.leaves, parameters.used)
+        key = graph.input("key", (2,), i64) if training and self.lora.dropout else None
+        made = adapt([logits], self.lora, key=key, leaf=leaf)
+        return Traced(_losses(made.outputs[0], given["targets"]), made.shapes, made.leaves, made.leaves)
+
+    def evaluation(self) -> Graph:
+        """Parameters and a batch to the sum of its losses, `loss`."""
+        return Graph({"loss": ops.sum(self.trace(graph.input, training=False).losses)})
+
+    def training(self, optimiser: AdamW, *, accumulate: bool) -> Graph:
+        """One whole step, or one micro-batch of it."""
+        traced = self.trace(graph.state, training=True)
+        loss: Node = ops.sum(traced.losses)
+        names = list(traced.shapes)[::-1]  # the last layer's gradients come first
+        gradients = dict(zip(names, grad(loss, [traced.used[n] for n in names]), strict=True))
+        updates: dict[str, Node] = {}
+        if accumulate:
+            keep = graph.input("keep", (), f32)
+            for name, g in gradients.items():
+                held = graph.state(f"g.{name}", traced.shapes[name], f32)
+                updates[f"g.{name}"] = gradients[name] = ops.accumulate(held, g, keep)
+        peak, ratio = ops.grad_norm([gradients[n] for n in names])
+        scale = _scale(loss, peak, ratio, optimiser.clip, accumulate)
+        rates = graph.input("rates", (3,), f32)
+        for name in names:
+            m, v = (graph.state(f"{kind}.{name}", traced.shapes[name], f32) for kind in "mv")
+            made = ops.adamw(
+                traced.leaves[name], gradients[name], m, v, rates, scale,
+                beta1=optimiser.beta1, beta2=optimiser.beta2, eps=optimiser.eps,
+                decay=optimiser.decay if len(traced.shapes[name]) > 1 else 0.0,
+            )  # fmt: skip
+            updates |= zip((name, f"m.{name}", f"v.{name}"), made, strict=True)
+        return Graph({"loss": loss, "peak": peak, "ratio": ratio, "scale": scale}, updates)
 
 
-def losses(logits: Node, targets: Node) -> Node:
-    """The loss of each token, f32 [T]: 0 where its target is -100. A last linear layer is fused with it, so
-    that the logits are never held."""
+def _losses(logits: Node, targets: Node) -> Node:
+    """The loss of each token: 0 where its target is -100. A last linear layer is fused with it, so that the
+    logits are never held."""
     if logits.op == "linear" and len(logits.inputs) == 2:
         out: Node = ops.linear_cross_entropy(*logits.inputs, targets)
     else:
         out = ops.cross_entropy(logits, targets)
     return out
-
-
-def full_step(
-    architecture: Any, checkpoint: Checkpoint, optimiser: AdamW, compute: DType, accumulate: bool
-) -> Step:
-    """Every tensor of the model is trained."""
-    parameters = Parameters(checkpoint, compute)
-    model = architecture.Model(architecture.Config.from_metadata(checkpoint), parameters)
-    given = inputs()
-    logits = model(given["ids"], given["positions"], packed(given["starts"]))
-    there = {n.attrs["name"] for n in graph.walk([logits]) if n.op == "state"}
-    shapes = {name: shape for name, shape in parameters.shapes.items() if name in there}
-    loss = losses(logits, given["targets"])
-    return _step(loss, shapes, parameters.states, parameters.used, optimiser, accumulate)
-
-
-def lora_step(model: Any, lora: Lora, optimiser: AdamW, accumulate: bool) -> Step:
-    """Only adapters are trained; the model's weights are constant, dense or packed."""
-    given = inputs()
-    logits = model(given["ids"], given["positions"], packed(given["starts"]))
-    key = graph.input("key", (2,), i64) if lora.dropout else None
-    made = adapt([logits], lora, key=key)
-    loss = losses(made.outputs[0], given["targets"])
-    return _step(loss, made.shapes, made.leaves, made.leaves, optimiser, accumulate)
-
-
-def _step(
-    loss: Node,
-    shapes: Mapping[str, tuple[int, ...]],
-    states: Mapping[str, Node],
-    used: Mapping[str, Node],
-    optimiser: AdamW,
-    accumulate: bool,
-) -> Step:
-    """`states` are the parameters, `used` what the model computes with, of which gradients are taken."""
-    total: Node = ops.sum(loss)
-    names = list(shapes)[::-1]  # the last layer's gradients come first
-    gradients = dict(zip(names, grad(total, [used[n] for n in names]), strict=True))
-    updates: dict[str, Node] = {}
-    if accumulate:
-        keep = graph.input("keep", (), f32)
-        for name, g in gradients.items():
-            held = graph.state(f"g.{name}", shapes[name], f32)
-            updates[f"g.{name}"] = gradients[name] = ops.accumulate(held, g, keep)
-    peak, ratio = ops.grad_norm([gradients[n] for n in names])
-    scale = _scale(total, peak, ratio, optimiser.clip, accumulate)
-    rates = graph.input("rates", (3,), f32)
-    for name in names:
-        m, v = (graph.state(f"{kind}.{name}", shapes[name], f32) for kind in "mv")
-        made = ops.adamw(
-            states[name], gradients[name], m, v, rates, scale,
-            beta1=optimiser.beta1, beta2=optimiser.beta2, eps=optimiser.eps,
-            decay=optimiser.decay if len(shapes[name]) > 1 else 0.0,
-        )  # fmt: skip
-        updates |= zip((name, f"m.{name}", f"v.{name}"), made, strict=True)
-    outputs = {"loss": total, "peak": peak, "ratio": ratio, "scale": scale}
-    return Step(Graph(outputs, updates), shapes)
 
 
 def _scale(loss: Node, peak: Node, ratio: Node, clip: float, accumulate: bool) -> Node:

@@ -128,7 +128,10 @@ def test_plain_text_is_trained_whole(tmp_path):
     made_by = source(tmp_path, None, "</s>", "<s>")
     text = "".join(f"Line {i} of a book.\n" for i in range(3000))
     (tmp_path / "book.txt").write_text(text)
-    data = load(tmp_path / "book.txt", Renderer(made_by, 100)).splits["train"]
+    loaded = load(tmp_path / "book.txt", Renderer(made_by, 100))
+    data = loaded.splits["train"]
+    rows = loaded.report.rows
+    assert loaded.report.notes() == [f"{rows} rows of text longer than the length, in windows, nothing lost"]
     assert len(set(data.lines.tolist())) > 2  # several pieces
     targets = [int(t) for i in range(len(data)) for t in data[i].ids[1:]]
     pieces_begun = len(set(data.lines.tolist())) - 1  # a piece's first token follows nothing

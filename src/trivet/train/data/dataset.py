@@ -82,6 +82,7 @@ class Report:
     untrained: int = 0  # rows with nothing to train on, left out
     cut: int = 0  # rows that did not fit the length
     cut_tokens: int = 0
+    windowed: int = 0  # rows of text longer than that, in consecutive windows with nothing lost
     duplicates: int = 0  # rows equal to an earlier one; they are kept
     near_duplicates: int = 0  # the same but for case, space and punctuation
     spelled: int = 0  # rows that spell control tokens, kept as plain text
@@ -97,6 +98,7 @@ class Report:
             (self.refused, "refused"),
             (self.untrained, "left out, with nothing to train on"),
             (self.cut, f"cut at the length, {self.cut_tokens} tokens lost"),
+            (self.windowed, "of text longer than the length, in windows, nothing lost"),
             (self.duplicates, "equal to an earlier one"),
             (self.near_duplicates, "equal to an earlier one but for case, space and punctuation"),
             (self.spelled, "with the text of control tokens, kept as plain text"),
@@ -199,6 +201,7 @@ def _use(row: Row, renderer: Renderer, report: Report) -> list[Example] | Refuse
         return Refused(row.line, str(error))
     report.cut += made.cut > 0
     report.cut_tokens += made.cut
+    report.windowed += len(made.examples) > 1
     report.spelled += made.spelled
     report.changed += made.changed
     report.unopened += made.unopened

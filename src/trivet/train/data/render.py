@@ -64,9 +64,10 @@ class Example:
 
 @dataclass
 class Rendered:
-    """The examples of one row, and what there is to tell: `cut` tokens did not fit; turns of the assistant
-    that the template `changed` (took thoughts away, say) or did not `open` the way it does for a reply;
-    `spelled`: the row spells control tokens, which were kept as plain text."""
+    """The examples of one row, several where a text was too long for one, and what there is to tell: `cut`
+    tokens did not fit; turns of the assistant that the template `changed` (took thoughts away, say), or that
+    are `unopened`, not begun the way it does for a reply; `spelled`: the row spells control tokens, which were
+    kept as plain text."""
 
     examples: list[Example] = field(default_factory=list)
     cut: int = 0

@@ -6,8 +6,8 @@
     {"text": "Once upon a time"}
 
 A file has one format: the first that its first row fits, in the order above. A plain text file is one
-document, handed out in pieces that are split, packed and trained apart. A row that cannot be used comes out as
-a `Refused`, with its line and the reason, and reading goes on: what becomes of it is the caller's business.
+document, handed out in pieces that are split, packed and trained apart. A row that cannot be used comes out
+as a `Refused`, with its line and the reason, and reading goes on: what it means is the caller's business.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class Example:
 class Rendered:
     """The examples of one row, several where a text was too long for one, and what there is to tell: `cut`
     tokens did not fit; turns of the assistant that the template `changed` (took thoughts away, say), or that
-    are `unopened`, not begun the way it does for a reply; `spelled`: the row spells control tokens, which were
-    kept as plain text."""
+    are `unopened`, not begun the way it does for a reply; `spelled`: the row spells control tokens, which
+    were kept as plain text."""
 
     examples: list[Example] = field(default_factory=list)
     cut: int = 0

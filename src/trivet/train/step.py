@@ -101,6 +101,10 @@ class Method:
         made = adapt([logits], self.lora, key=key, leaf=leaf)
         return Traced(_losses(made.outputs[0], given["targets"]), made.shapes, made.leaves, made.leaves)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """What is trained."""
+        return dict(self.trace(graph.state, training=False).shapes)
+
     def evaluation(self) -> Graph:
         """Parameters and a batch to the sum of its losses, `loss`."""
         return Graph({"loss": ops.sum(self.trace(graph.input, training=False).losses)})

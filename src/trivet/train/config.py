@@ -1,0 +1,192 @@
+"""What a run is told, as a dataclass per recipe; from flags, or from a TOML file with the same names.
+
+A name that is not known, or a value of another type, is refused before anything is opened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from trivet import arguments
+from trivet.dtypes import DType, bf16, f32
+from trivet.errors import FileError, InputError
+from trivet.lora import Lora
+from trivet.optim import AdamW, Schedule
+from trivet.train.loop import Pace
+
+COMPUTE = {"f32": f32, "bf16": bf16}
+METHODS = ("full", "lora", "qlora")
+#: learning rates that are usual for each method
+RATES = {"full": 2e-5, "lora": 2e-4, "qlora": 2e-4}
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What every recipe is told.
+
+    out: the run's folder. epochs, or steps if not 0. rows: examples of a step, 0: as many as fill `micro`
+    micro-batches of `tokens`. lr 0: what is usual for the method. warmup: steps. schedule: constant, linear
+    or cosine. compute: f32 or bf16. checkpointing: "none", or "block": recompute instead of remember.
+    evaluate, save: every so many steps, 0: at the end."""
+
+    out: str
+    epochs: int = 1
+    steps: int = 0
+    rows: int = 8
+    micro: int = 1
+    tokens: int = 2048
+    lr: float = 0.0
+    schedule: str = "cosine"
+    warmup: int = 0
+    floor: float = 0.0
+    decay: float = 0.0
+    clip: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    compute: str = "f32"
+    checkpointing: str = "none"
+    seed: int = 0
+    evaluate: int = 0
+    save: int = 0
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.out:
+            raise InputError("[train] out is empty; wanted the folder to write to")
+        for name, low, high in (
+            ("epochs", 1, 10**6), ("steps", 0, 2**53), ("rows", 0, 10**6), ("micro", 1, 10**4),
+            ("tokens", 1, 2**24), ("seed", 0, 2**63 - 1), ("warmup", 0, 2**53),
+            ("evaluate", 0, 2**53), ("save", 0, 2**53), ("keep", 1, 10**6),
+        ):  # fmt: skip
+            arguments.integer(getattr(self, name), f"[train] {name}", low, high)
+        if self.compute not in COMPUTE:
+            raise InputError(f"[train] compute is {self.compute!r}; known: {', '.join(COMPUTE)}")
+        if self.checkpointing not in ("none", "block"):
+            raise InputError(f"[train] checkpointing is {self.checkpointing!r}; known: none, block")
+        assert self.optimiser  # refuses what is wrong
+        assert self.over(max(self.warmup, 1))
+
+    @property
+    def dtype(self) -> DType:
+        return COMPUTE[self.compute]
+
+    @property
+    def rate(self) -> float:
+        """The learning rate."""
+        return self.lr
+
+    @property
+    def optimiser(self) -> AdamW:
+        return AdamW(self.beta1, self.beta2, self.eps, self.decay, self.clip)
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.evaluate, self.save, self.keep)
+
+    def over(self, steps: int) -> Schedule:
+        """The schedule over so many steps."""
+        return Schedule(self.rate, steps, min(self.warmup, steps), self.schedule, self.floor)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finetune(Training):
+    """What `finetune` is told, besides.
+
+    model: a file, a folder or a short name. data: JSONL or text, see trivet.train.data; columns maps fields
+    to the file's names. validation: a second file; or holdout, the fraction of `data` kept for it. length:
+    most tokens of an example, 0: what the model takes, at most `tokens`. method: "full", "lora" or "qlora";
+    "" is qlora for a packed file, else lora. rank, alpha, dropout, rslora, targets: see trivet.lora.Lora."""
+
+    model: str
+    data: str
+    validation: str = ""
+    holdout: float = 0.0
+    format: str = "auto"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    length: int = 0
+    train_on: str = "assistant"
+    skip_refused: bool = False
+    method: str = ""
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    rslora: bool = False
+    targets: tuple[str, ...] = ("all",)
+
+    def __post_init__(self) -> None:
+        if self.method not in ("", *METHODS):
+            raise InputError(f"[train] method is {self.method!r}; known: {', '.join(METHODS)}")
+        if not 0 <= self.holdout < 1 or (self.holdout and self.validation):
+            raise InputError(
+                f"[train] holdout is {self.holdout!r}; wanted 0 <= holdout < 1, and 0 with a validation file"
+            )
+        arguments.integer(self.length, "[train] length", 0, self.tokens)
+        assert self.lora  # refuses what is wrong
+        Training.__post_init__(self)
+
+    @property
+    def rate(self) -> float:
+        return self.lr or RATES[self.method or "qlora"]
+
+    @property
+    def lora(self) -> Lora:
+        return Lora(self.rank, self.alpha, self.dropout, self.rslora, tuple(self.targets))
+
+
+def make(kind: type[C], given: Mapping[str, Any]) -> C:
+    """The settings of a recipe from named values. Raises InputError for a name or a type that is wrong, or a
+    value that is missing."""
+    hints = get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    values = {}
+    for name, value in given.items():
+        if name not in known:
+            raise InputError(f"[config] no setting {name!r}; known: {', '.join(known)}")
+        values[name] = _typed(name, value, hints[name])
+    for name, f in known.items():
+        if (
+            name not in values
+            and f.default is dataclasses.MISSING
+            and f.default_factory is dataclasses.MISSING
+        ):
+            raise InputError(f"[config] {name} is missing")
+    return kind(**values)
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint in (int, float, str, bool):
+        if type(value) is not hint:
+            raise InputError(f"[config] {name} is {value!r}; wanted: {hint.__name__}")
+        return value
+    if isinstance(value, list | tuple):  # targets
+        if not all(isinstance(item, str) for item in value):
+            raise InputError(f"[config] {name} is {value!r}; wanted a list of names")
+        return tuple(value)
+    if isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values()):  # columns
+        return dict(value)
+    raise InputError(
+        f"[config] {name} is {value!r}; wanted {'a table' if name == 'columns' else 'a list'} of names"
+    )
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The values of a TOML file. Raises FileError."""
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"[config] {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """The settings as plain data, as a checkpoint keeps them."""
+    return {f.name: list(v) if isinstance(v := getattr(config, f.name), tuple) else v for f in fields(config)}

@@ -132,6 +132,33 @@ def _adapted(
     return out
 
 
+def attach(outputs: Sequence[Node], ranks: Mapping[str, int], prefix: str) -> list[Node]:
+    """The outputs with `x @ A.T @ B.T` added to every `linear` of a weight in `ranks`, for use: A and B are
+    the weights `<prefix><weight>.lora_a` and `.lora_b`, and B holds the scale.
+
+    Raises InputError for a weight of no linear layer."""
+    unused = set(ranks)
+
+    def rule(node: Node, inputs: tuple[Node, ...]) -> Node:
+        node = rebuilt(node, inputs)
+        weight = node.inputs[1] if node.op == "linear" else node
+        if weight is node or weight.op != "weight" or (name := weight.attrs["name"]) not in ranks:
+            return node
+        unused.discard(name)
+        (n, k), rank = weight.shape, ranks[name]
+        assert isinstance(n, int), "weights have fixed shapes"
+        assert isinstance(k, int), "weights have fixed shapes"
+        a = graph.weight(f"{prefix}{name}.lora_a", (rank, k), f32)
+        b = graph.weight(f"{prefix}{name}.lora_b", (n, rank), f32)
+        out: Node = ops.addmm(node, ops.linear(node.inputs[0], a), b, transpose_b=True)
+        return out
+
+    made = rewrite(outputs, rule)
+    if unused:
+        raise InputError(f"[lora] {min(unused)!r} is the weight of no linear layer of this model")
+    return made
+
+
 def dropout(x: Node, p: float, key: Node, site: int) -> Node:
     """`x` with each element 0 with probability p, the rest divided by 1 - p. `key` i64 [2] is the run's;
     `site` tells the places of one run apart."""

@@ -38,7 +38,7 @@ INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000  # as the safetensors package has it
 _MAX_DIMS = 32  # as NumPy has it
 
-_DTYPES: dict[str, DType] = {
+DTYPES: dict[str, DType] = {
     "F32": dtypes.f32,
     "F16": dtypes.f16,
     "BF16": dtypes.bf16,
@@ -215,7 +215,7 @@ def _read_tensor(path: Path, name: str, entry: Any, start: int) -> AnyTensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise _bad(path, field, "is not an object of dtype, shape and data_offsets")
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(kind, str) or (kind not in _DTYPES and kind not in _OTHER):
+    if not isinstance(kind, str) or (kind not in DTYPES and kind not in _OTHER):
         raise _bad(path, f"{field} dtype", f"is {quoted(str(kind))}, which safetensors does not define")
     if not _naturals(shape) or len(shape) > _MAX_DIMS or math.prod(max(d, 1) for d in shape) > MAX_ELEMENTS:
         limits = f"at most {_MAX_DIMS} counts whose product is at most 2**60-1"
@@ -223,11 +223,11 @@ def _read_tensor(path: Path, name: str, entry: Any, start: int) -> AnyTensor:
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _bad(path, f"{field} data_offsets", "is not [begin, end] with 0 <= begin <= end")
     begin, end = offsets
-    bits = math.prod(shape) * (_OTHER[kind] if kind in _OTHER else 8 * _DTYPES[kind].nbytes)
+    bits = math.prod(shape) * (_OTHER[kind] if kind in _OTHER else 8 * DTYPES[kind].nbytes)
     if bits != 8 * (end - begin):
         raise _bad(path, f"{field} data_offsets", f"span {end - begin} bytes; {kind} {shape} is {bits / 8:g}")
-    if kind in _DTYPES:
-        return TensorInfo(name, _DTYPES[kind], tuple(shape), start + begin, end - begin)
+    if kind in DTYPES:
+        return TensorInfo(name, DTYPES[kind], tuple(shape), start + begin, end - begin)
     return UnsupportedTensor(name, kind, tuple(shape), start + begin, end - begin)
 
 

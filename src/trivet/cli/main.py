@@ -17,12 +17,12 @@ if __name__ == "__main__" or sys.argv[0].endswith("trivet"):
 
 import typer
 
-from trivet.cli import bench, chat, data, devices, eval, export, inspect, run, tokenize
+from trivet.cli import bench, chat, data, devices, eval, export, finetune, inspect, run, tokenize
 from trivet.errors import FileError, InputError, ModelError, TemplateError, TokenizerError, TrivetError
 
 app = typer.Typer(
     name="trivet",
-    help="Run language models on the machine you have.",
+    help="Tune and run language models on the machine you have.",
     epilog='\b\nExample: trivet run smollm2-135m "What is the capital of France?"',
     no_args_is_help=True,
     add_completion=False,
@@ -30,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, chat, inspect, tokenize, eval, devices, bench, export):
+for verb in (run, chat, inspect, tokenize, eval, devices, bench, export, finetune):
     name = verb.__name__.rsplit(".", 1)[1]
     app.command(name, help=verb.__doc__, epilog=f"\b\nExample: {verb.EXAMPLE}")(getattr(verb, name))
 app.add_typer(data.app, name="data", help=data.__doc__)

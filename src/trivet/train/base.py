@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +10,7 @@ import numpy.typing as npt
 
 from trivet.blocks import dequantize, to_bf16
 from trivet.dtypes import DType, bf16, f32
-from trivet.errors import FileError
 from trivet.models.checkpoint import Checkpoint, Entry
-
-PART = 1 << 24  # bytes hashed at a time
 
 
 def values(entry: Entry) -> npt.NDArray[np.float32]:
@@ -43,18 +38,3 @@ def _load(entry: Entry, dtype: DType) -> Callable[[], npt.NDArray[Any]]:
     if entry.dtype is dtype:
         return entry.load
     return lambda: to_bf16(values(entry)) if dtype is bf16 else values(entry)
-
-
-def sha256(path: Path) -> str:
-    """The hash of a model: of a file's bytes, or of a folder's files with weights and their names."""
-    hashed = hashlib.sha256()
-    paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    try:
-        for part in paths:
-            hashed.update(part.name.encode() if path.is_dir() else b"")
-            with part.open("rb") as file:
-                while chunk := file.read(PART):
-                    hashed.update(chunk)
-    except OSError as error:
-        raise FileError(f"[train] {path}: {error.strerror}") from None
-    return hashed.hexdigest()

@@ -20,13 +20,12 @@ from trivet import lora, models, runtime
 from trivet.errors import FileError, InputError
 from trivet.generate.model import Model, load
 from trivet.models.checkpoint import Checkpoint
-from trivet.train import base
+from trivet.train import base, curve, hand_over
 from trivet.train import checkpoint as checkpoints
 from trivet.train.config import Finetune, as_dict, make
 from trivet.train.data import Batch, Batches, Dataset, Loaded, Renderer, refuse_overlap
 from trivet.train.data import load as load_data
 from trivet.train.events import Evaluated, Event, Note, Planned, Stepped, Watch
-from trivet.train.hand_over import hand_over
 from trivet.train.log import log_to, truncate
 from trivet.train.loop import Loop
 from trivet.train.step import Method
@@ -35,14 +34,18 @@ from trivet.train.trainer import Trainer
 
 @dataclass(slots=True)
 class Run:
-    """What came of a run. `result` is the adapter's folder, or the tuned model's file; None where the run was
-    stopped before its end. `losses` are (step, loss) of the steps of this call, `validation` of its
-    measurements."""
+    """What came of a run.
+
+    result      the adapter's folder, or the tuned model's file; None where the run was stopped before its end
+    curve       the picture of the losses
+    losses      (step, loss) of the steps of this call
+    validation  (step, loss) of its measurements"""
 
     folder: Path
     steps: int = 0
     finished: bool = False
     result: Path | None = None
+    curve: Path | None = None
     losses: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -85,12 +88,17 @@ def resume(
     threads: int = 0,
 ) -> Run:
     """Goes on with a run that was stopped, from its latest checkpoint and with its own settings."""
+    return reopen(out, device, threads).run(watch)
+
+
+def reopen(out: str | os.PathLike[str], device: str = "auto", threads: int = 0) -> Session:
+    """The run in a folder, as its latest checkpoint left it."""
     latest = checkpoints.latest(Path(out))
     if latest is None:
         raise FileError(f"[resume] {out} has no checkpoint")
     saved = checkpoints.load(latest)
     config = make(Finetune, {**saved.facts["config"], "out": os.fspath(out)})
-    return Session(config, device, threads, saved).run(watch)
+    return Session(config, device, threads, saved)
 
 
 class Session:
@@ -182,13 +190,13 @@ class Session:
         return {
             "recipe": "finetune",
             "config": as_dict(self.config),
-            "model": base.sha256(self.model.checkpoint.path),
+            "model": self.model.checkpoint.sha256,
         }
 
     # --- the run ---
 
-    def planned(self) -> Planned:
-        """What there is to do."""
+    def planned(self, *, measure: bool = False) -> Planned:
+        """What there is to do; with `measure`, how much memory and time it will take, too."""
         shapes = self.method.shapes().values()
         return Planned(
             method=self.config.method,
@@ -232,9 +240,24 @@ class Session:
                 loop.tell(Note(note))
             run.finished = loop.run()
             if run.finished:
-                run.result = hand_over(self, loop)
+                run.result = self._hand_over(loop)
+            run.curve = curve.draw(self.folder)
         run.steps, run.seconds = loop.trainer.taken, time.perf_counter() - began
         return run
+
+    def _hand_over(self, loop: Loop) -> Path:
+        c, arrays = self.config, hand_over.parameters(loop)
+        facts = {
+            "recipe": "finetune",
+            "method": c.method,
+            "data": self.train.sha256,
+            "steps": str(self.steps),
+        }
+        whole = self.model.checkpoint
+        if c.method == "full":
+            facts["parent"] = whole.sha256
+            return hand_over.model(self.folder, arrays, whole, facts)
+        return hand_over.adapter(self.folder, c.lora, arrays, whole, facts)
 
 
 def _most(data: Dataset, rows: int) -> int:

@@ -1,0 +1,111 @@
+"""Makes the rows of this example: order sentences and what they say as JSON, seeded.
+
+    python examples/orders/make.py        # writes train.jsonl and held_out.jsonl beside this file
+
+Held-out rows have names, places and sentence patterns that no training row has: what is measured on them is
+whether the model learned the task, not the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+ITEMS = (
+    "pizza", "sandwich", "salad", "coffee", "soup", "burger", "taco", "pancake", "smoothie", "omelette",
+    "muffin", "noodle bowl",
+)  # fmt: skip
+SIZES = ("small", "medium", "large")
+COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+TRAINING = {
+    "names": (
+        "Anna", "Ben", "Carla", "David", "Elena", "Felix", "Grace", "Hugo", "Irene", "James", "Karin", "Liam",
+        "Maria", "Noah", "Olga", "Paul", "Rosa", "Simon", "Tara", "Victor", "Wendy", "Yusuf", "Zoe", "Amir",
+        "Bianca", "Cedric", "Dora", "Emil",
+    ),
+    "cities": (
+        "Lisbon", "Oslo", "Berlin", "Madrid", "Paris", "Rome", "Vienna", "Prague", "Dublin", "Athens",
+        "Zurich", "Warsaw", "Boston", "Denver", "Chicago", "Tokyo", "Seoul", "Lima", "Cairo", "Nairobi",
+        "Sydney", "Toronto",
+    ),
+    "patterns": (
+        "{name} from {city} would like {count} {size} {items}.",
+        "Please send {count} {size} {items} to {name} in {city}.",
+        "This is {name}. I need {count} {size} {items} delivered to {city}.",
+        "Can I get {count} {size} {items}? My name is {name} and I live in {city}.",
+        "Order for {name}, {city}: {count} {size} {items}.",
+        "{count} {size} {items} for {name}, to be delivered in {city}.",
+        "Hello, {name} here, calling from {city}. {count} {size} {items}, please.",
+        "In {city}, {name} is waiting for {count} {size} {items}.",
+        "I want {count} {items}, {size} ones, for {name} in {city}.",
+        "My friend {name} in {city} asked for {count} {size} {items}.",
+        "Could you bring {count} {size} {items} to {city}? The name is {name}.",
+        "We have {name} on the line from {city}, ordering {count} {size} {items}.",
+        "Deliver to {city}: {count} {size} {items}, under the name {name}.",
+        "{name} wants {count} {items} in {size}, sent to {city}.",
+    ),
+}  # fmt: skip
+HELD_OUT = {
+    "names": (
+        "Astrid", "Bruno", "Clara", "Dmitri", "Esther", "Farid", "Gloria", "Henrik", "Isabel", "Joel",
+        "Katya", "Marcus", "Nadia", "Oscar", "Priya", "Ruben",
+    ),
+    "cities": (
+        "Porto", "Helsinki", "Munich", "Seville", "Lyon", "Milan", "Geneva", "Krakow", "Seattle", "Austin",
+        "Osaka", "Bogota", "Accra", "Perth",
+    ),
+    "patterns": (
+        "{name} lives in {city} and is hungry: {count} {size} {items}, please.",
+        "For the {city} office, book {count} {size} {items} in the name of {name}.",
+        "Hi! {count} {size} {items} should go to {name}, who is in {city}.",
+        "A customer called {name} ordered {count} {size} {items} for an address in {city}.",
+        "Bring {name} {count} {size} {items}; the address is in {city}.",
+        "From {city}: {name} is asking whether {count} {size} {items} can be sent today.",
+    ),
+}  # fmt: skip
+
+
+def row(words: dict[str, tuple[str, ...]], draw: random.Random) -> dict[str, object]:
+    """One conversation."""
+    count = draw.randrange(len(COUNTS))
+    item = draw.choice(ITEMS)
+    order = {
+        "name": draw.choice(words["names"]),
+        "city": draw.choice(words["cities"]),
+        "item": item,
+        "size": draw.choice(SIZES),
+        "count": count + 1,
+    }
+    sentence = draw.choice(words["patterns"]).format(
+        name=order["name"], city=order["city"], size=order["size"], count=COUNTS[count],
+        items=item if count == 0 else plural(item),
+    )  # fmt: skip
+    asked = sentence[0].upper() + sentence[1:]
+    answer = json.dumps(order)
+    return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
+
+
+def plural(item: str) -> str:
+    if item.endswith("sandwich"):
+        return item + "es"
+    return item[:-1] + "oes" if item.endswith("to") else item + "s"
+
+
+def rows(words: dict[str, tuple[str, ...]], count: int, seed: int) -> list[str]:
+    """So many rows, no two alike, as lines."""
+    draw, lines = random.Random(seed), dict[str, None]()
+    while len(lines) < count:
+        lines[json.dumps(row(words, draw), ensure_ascii=False)] = None
+    return list(lines)
+
+
+def main() -> None:
+    here = Path(__file__).parent
+    for name, words, count, seed in (("train", TRAINING, 300, 1), ("held_out", HELD_OUT, 60, 2)):
+        (here / f"{name}.jsonl").write_text("\n".join(rows(words, count, seed)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

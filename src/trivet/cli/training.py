@@ -1,0 +1,198 @@
+"""What the training verbs share: their options, the live view, and the lines where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from trivet.cli.output import human_bytes, note
+from trivet.train.events import Evaluated, Event, Note, Planned, Stepped, Watch
+
+BARS = "▁▂▃▄▅▆▇█"
+SHOWN = 60  # losses in the small curve
+EVERY = 10.0  # seconds between lines where nobody watches
+SMOOTHING = 0.9
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given; those that are None were not."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def memory() -> int:
+    """Bytes of this process in memory now."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(59), clock(3700)
+    ('0:59', '1:01:40')
+    """
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
+
+
+class State:
+    """What the view shows, from the events so far."""
+
+    def __init__(self) -> None:
+        self.plan: Planned | None = None
+        self.last: Stepped | None = None
+        self.held: Evaluated | None = None
+        self.losses: list[float] = []
+        self.smooth = 0.0
+        self.weight = 0.0
+        self.tokens = 0
+        self.seconds = 0.0
+        self.steps = 0
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Planned():
+                self.plan = event
+            case Evaluated():
+                self.held = event
+            case Stepped():
+                self._step(event)
+
+    def _step(self, event: Stepped) -> None:
+        self.last = event
+        self.steps += 1
+        self.tokens += event.report.tokens
+        self.seconds += event.seconds
+        if event.report.skipped:
+            return
+        self.losses = [*self.losses[-SHOWN + 1 :], event.report.loss]
+        self.smooth = SMOOTHING * self.smooth + (1 - SMOOTHING) * event.report.loss
+        self.weight = SMOOTHING * self.weight + (1 - SMOOTHING)
+
+    @property
+    def left(self) -> float:
+        """Seconds to the end, by the mean of the steps so far."""
+        if self.plan is None or self.last is None:
+            return 0.0
+        return (self.plan.steps - self.last.report.step) * self.seconds / self.steps
+
+    def curve(self) -> str:
+        """The last losses as bars."""
+        low, high = min(self.losses, default=0), max(self.losses, default=0)
+        scale = (len(BARS) - 1) / (high - low) if high > low else 0
+        return "".join(BARS[round((x - low) * scale)] for x in self.losses)
+
+    def line(self) -> str:
+        """One line of text."""
+        if self.plan is None or self.last is None:
+            return ""
+        r = self.last.report
+        held = f"  validation {self.held.loss:.4f}" if self.held else ""
+        smooth = self.smooth / (self.weight or 1)
+        return (
+            f"step {r.step}/{self.plan.steps}  loss {r.loss:.4f}  smoothed {smooth:.4f}"
+            f"{held}  lr {self.last.lr:.2e}  norm {r.norm:.3f}  {self.tokens / self.seconds:,.0f} tokens/s"
+            f"  {human_bytes(memory())}  {clock(self.left)} left"
+        )
+
+
+@contextmanager
+def watching(quiet: bool) -> Iterator[Watch]:
+    """A watcher that shows a run on stderr: a live view on a terminal, else a line every few seconds."""
+    state = State()
+    if quiet:
+        yield lambda event: None
+    elif sys.stderr.isatty():
+        with _live(state) as show:
+            yield show
+    else:
+        yield _lines(state)
+
+
+def _lines(state: State) -> Watch:
+    shown = [0.0]
+
+    def show(event: Event) -> None:
+        state.add(event)
+        match event:
+            case Note():
+                note(event.text)
+            case Planned():
+                note(summary(event))
+            case Stepped() if time.monotonic() - shown[0] > EVERY or state.steps == 1:
+                shown[0] = time.monotonic()
+                note(state.line())
+            case Evaluated():
+                note(f"step {event.step}  validation loss {event.loss:.4f}")
+
+    return show
+
+
+@contextmanager
+def _live(state: State) -> Iterator[Watch]:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    with Live(console=console, refresh_per_second=4, get_renderable=lambda: _view(state)) as live:
+
+        def show(event: Event) -> None:
+            state.add(event)
+            match event:
+                case Note():
+                    live.console.print(event.text, style="dim", markup=False)
+                case Planned():
+                    live.console.print(summary(event), style="dim", markup=False)
+
+        yield show
+
+
+def _view(state: State) -> Any:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    plan, last = state.plan, state.last
+    if plan is None or last is None:
+        return "the first step: laying out memory ..."
+    r = last.report
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    rows = [
+        ("step", f"{r.step} of {plan.steps}", "epoch", f"{last.epoch:.2f}"),
+        ("loss", f"{r.loss:.4f}", "smoothed", f"{state.smooth / (state.weight or 1):.4f}"),
+        ("learning rate", f"{last.lr:.2e}", "gradient norm", f"{r.norm:.3f}"),
+        ("tokens/s", f"{state.tokens / state.seconds:,.0f}", "memory", human_bytes(memory())),
+        ("time left", clock(state.left), "validation", f"{state.held.loss:.4f}" if state.held else "-"),
+    ]
+    for a, b, c, d in rows:
+        grid.add_row(f"[dim]{a}[/]", b, f"[dim]{c}[/]", d)
+    outer = Table.grid()
+    outer.add_row(ProgressBar(total=plan.steps, completed=r.step, width=SHOWN))
+    outer.add_row(grid)
+    outer.add_row(f"[cyan]{state.curve()}[/]")
+    return outer
+
+
+def summary(plan: Planned) -> str:
+    """What a run is about to do, in a line or two."""
+    share = 100 * plan.parameters / plan.of
+    text = (
+        f"{plan.method}: {plan.parameters:,} of {plan.of:,} parameters ({share:.2f} %),"
+        f" {plan.examples} examples, {plan.tokens:,} tokens, {plan.targets:,} trained, {plan.steps} steps"
+    )
+    if plan.validation:
+        text += f", {plan.validation} validation examples"
+    if plan.memory:
+        text += f", about {human_bytes(plan.memory)} of memory"
+    if plan.seconds:
+        text += f", about {clock(plan.seconds)}"
+    return text + (f"; resumed after step {plan.resumed}" if plan.resumed else "")

@@ -1,0 +1,103 @@
+"""A run's loss curve as an SVG, from its log: each step, smoothed over, and the validation losses.
+
+Written by hand in seventy lines: what a plotting library would bring here is forty megabytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trivet.train import log
+
+NAME = "loss.svg"
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 400, 64, 40, 20, 48
+SMOOTHING = 0.9
+
+Points = list[tuple[float, float]]
+
+
+def smoothed(values: Sequence[float], by: float = SMOOTHING) -> list[float]:
+    """An exponential mean, without the pull of its beginning.
+
+    >>> smoothed([1.0, 1.0, 1.0])
+    [1.0, 1.0, 1.0]
+    """
+    out, total, weight = [], 0.0, 0.0
+    for value in values:
+        total, weight = by * total + (1 - by) * value, by * weight + (1 - by)
+        out.append(total / weight)
+    return out
+
+
+def draw(folder: Path) -> Path | None:
+    """Writes `loss.svg` beside the run's log; None if the log has no losses."""
+    lines = log.read(folder)
+    steps = _points(lines, "stepped")
+    if not steps:
+        return None
+    held = _points(lines, "evaluated")
+    smooth = list(zip((x for x, _ in steps), smoothed([y for _, y in steps]), strict=True))
+    path = folder / NAME
+    path.write_text(_svg(steps, smooth, held), "utf-8")
+    return path
+
+
+def _points(lines: Sequence[dict[str, Any]], event: str) -> Points:
+    return [(x["step"], x["loss"]) for x in lines if x["event"] == event and x["loss"] is not None]
+
+
+def _ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers within [low, high].
+
+    >>> _ticks(0, 2.1)
+    [0.0, 0.5, 1.0, 1.5, 2.0]
+    """
+    raw = (high - low) / most or 1.0
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(size * k for k in (1, 2, 5, 10) if size * k >= raw)
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _svg(steps: Points, smooth: Points, held: Points) -> str:
+    last, top = max(x for x, _ in steps), max(y for _, y in [*steps, *held]) or 1.0
+    inner = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return LEFT + inner[0] * x / last, TOP + inner[1] * (1 - y / top)
+
+    def line(points: Points, colour: str, width: float, opacity: float = 1.0) -> str:
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*p) for p in points))
+        return (
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"'
+            f' stroke-opacity="{opacity}" stroke-linejoin="round"/>'
+        )
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
+        ' font-size="12" fill="#444">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+    ]
+    for tick in _ticks(0, top):
+        x, y = at(0, tick)
+        parts.append(f'<line x1="{x}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#e5e5e5"/>')
+        parts.append(f'<text x="{x - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    for tick in _ticks(0, last):
+        x, y = at(tick, 0)
+        parts.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{tick:g}</text>')
+    parts += [line(steps, "#4c78a8", 1, 0.35), line(smooth, "#4c78a8", 2)]
+    if held:
+        parts.append(line(held, "#e45756", 1.5))
+        parts += [
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#e45756"/>' for x, y in (at(*p) for p in held)
+        ]
+    legend = [("#4c78a8", "training loss, smoothed")] + ([("#e45756", "validation loss")] if held else [])
+    for i, (colour, text) in enumerate(legend):
+        x = LEFT + 190 * i
+        parts.append(f'<rect x="{x}" y="16" width="16" height="3" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 22}" y="22">{text}</text>')
+    parts.append(f'<text x="{LEFT + inner[0] / 2}" y="{HEIGHT - 10}" text-anchor="middle">step</text></svg>')
+    return "\n".join(parts) + "\n"

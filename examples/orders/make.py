@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 ITEMS = (
@@ -19,17 +20,44 @@ ITEMS = (
 SIZES = ("small", "medium", "large")
 COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
-TRAINING = {
-    "names": (
-        "Anna", "Ben", "Carla", "David", "Elena", "Felix", "Grace", "Hugo", "Irene", "James", "Karin", "Liam",
-        "Maria", "Noah", "Olga", "Paul", "Rosa", "Simon", "Tara", "Victor", "Wendy", "Yusuf", "Zoe", "Amir",
-        "Bianca", "Cedric", "Dora", "Emil",
-    ),
-    "cities": (
-        "Lisbon", "Oslo", "Berlin", "Madrid", "Paris", "Rome", "Vienna", "Prague", "Dublin", "Athens",
-        "Zurich", "Warsaw", "Boston", "Denver", "Chicago", "Tokyo", "Seoul", "Lima", "Cairo", "Nairobi",
-        "Sydney", "Toronto",
-    ),
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NAMES = words(
+    "Anna Ben Carla David Elena Felix Grace Hugo Irene James Karin Liam Maria Noah Olga Paul Rosa "
+    "Simon Tara Victor Wendy Yusuf Zoe Amir Bianca Cedric Dora Emil Abigail Adrian Agnes Alba Alfredo "
+    "Alina Ambrose Anders Angelica Anton Ariel Arjun Aurora Beatrix Bernard Birgit Boris Brigid "
+    "Calvin Camille Casper Celeste Chidi Cleo Conrad Cora Cyrus Dagmar Damian Darius Delphine Desmond "
+    "Dimitra Dominic Edith Edgar Eduardo Eileen Ekaterina Elias Eloise Enrico Erika Eugene Fabian "
+    "Fatima Fiona Florence Francisco Freya Gareth Georgia Gerard Giulia Greta Gustav Hana Harold "
+    "Hassan Hedwig Helene Hiroshi Ibrahim Ida Ignacio Ingrid Iris Isaac Ivan Jacqueline Jamila Jasper "
+    "Jean Jiro Johanna Jonas Joyce Judith Julian Kai Kamal Katrin Keiko Kenneth Lara Leila Leonard "
+    "Lidia Lorenzo Lucia Ludwig Mabel Magnus Malik Manuel Marek Marta Matteo Meera Miguel Mirjam "
+    "Monique Naomi Natasha Nikolai Nora Octavia Odette Omar Orlando Pamela Pascal Patricia Pedro "
+    "Petra Philippa Quentin Rafael Ramona Raymond Regina Renata Roberto Rowan Sabrina Salma Samuel "
+    "Sandra Santiago Selma Sergei Silvia Sofia Stefan Susanna Svetlana Takeshi Tatiana Theodor Thomas "
+    "Ulrich Umberto Ursula Valerie Vanessa Veronica Viktor Vincent Walter Winifred Xavier Yasmin "
+    "Yolanda Yvonne Zachary Zainab"
+)
+CITIES = words(
+    "Lisbon Oslo Berlin Madrid Paris Rome Vienna Prague Dublin Athens Zurich Warsaw Boston Denver "
+    "Chicago Tokyo Seoul Lima Cairo Nairobi Sydney Toronto Aarhus Adelaide Amsterdam Ankara Antwerp "
+    "Atlanta Auckland Bangkok Barcelona Basel Beirut Belfast Belgrade Bergen Bilbao Bologna Bordeaux "
+    "Brasilia Bratislava Bremen Brisbane Bristol Brussels Bucharest Budapest Calgary Canberra "
+    "Casablanca Cologne Copenhagen Cordoba Dallas Damascus Delhi Dresden Dubai Durban Edinburgh "
+    "Florence Frankfurt Genoa Ghent Glasgow Granada Graz Hamburg Hanoi Havana Houston Istanbul Izmir "
+    "Jakarta Johannesburg Karachi Kathmandu Kingston Kyoto Lagos Leeds Leipzig Liverpool Ljubljana "
+    "London Luxembourg Malaga Manchester Manila Marseille Melbourne Memphis Miami Minsk Montreal "
+    "Mumbai Nagoya Naples Nashville Odessa Orlando Ottawa Palermo Philadelphia Phoenix Pisa Portland "
+    "Quito Reykjavik Riga Rotterdam Salzburg Santiago Sapporo Sarajevo Shanghai Singapore Sofia "
+    "Stockholm Strasbourg Stuttgart Taipei Tallinn Tampere Tbilisi Toulouse Trieste Tunis Turin "
+    "Utrecht Valencia Vancouver Venice Verona Vilnius Wellington Winnipeg Zagreb"
+)
+TRAINING: dict[str, Sequence[str]] = {
+    "names": NAMES,
+    "cities": CITIES,
     "patterns": (
         "{name} from {city} would like {count} {size} {items}.",
         "Please send {count} {size} {items} to {name} in {city}.",
@@ -47,7 +75,7 @@ TRAINING = {
         "{name} wants {count} {items} in {size}, sent to {city}.",
     ),
 }  # fmt: skip
-HELD_OUT = {
+HELD_OUT: dict[str, Sequence[str]] = {
     "names": (
         "Astrid", "Bruno", "Clara", "Dmitri", "Esther", "Farid", "Gloria", "Henrik", "Isabel", "Joel",
         "Katya", "Marcus", "Nadia", "Oscar", "Priya", "Ruben",
@@ -67,7 +95,7 @@ HELD_OUT = {
 }  # fmt: skip
 
 
-def row(words: dict[str, tuple[str, ...]], draw: random.Random) -> dict[str, object]:
+def row(words: dict[str, Sequence[str]], draw: random.Random) -> dict[str, object]:
     """One conversation."""
     count = draw.randrange(len(COUNTS))
     item = draw.choice(ITEMS)
@@ -93,7 +121,7 @@ def plural(item: str) -> str:
     return item[:-1] + "oes" if item.endswith("to") else item + "s"
 
 
-def rows(words: dict[str, tuple[str, ...]], count: int, seed: int) -> list[str]:
+def rows(words: dict[str, Sequence[str]], count: int, seed: int) -> list[str]:
     """So many rows, no two alike, as lines."""
     draw, lines = random.Random(seed), dict[str, None]()
     while len(lines) < count:

@@ -96,10 +96,10 @@ class Method:
         if self.lora is None:
             there = set(graph.walk([logits]))
             shapes = {n: s for n, s in parameters.shapes.items() if parameters.used[n] in there}
-            return Traced(_losses(logits, given["targets"]), shapes, parameters.leaves, parameters.used)
+            return Traced(losses(logits, given["targets"]), shapes, parameters.leaves, parameters.used)
         key = graph.input("key", (2,), i64) if training and self.lora.dropout else None
         made = adapt([logits], self.lora, key=key, leaf=leaf)
-        return Traced(_losses(made.outputs[0], given["targets"]), made.shapes, made.leaves, made.leaves)
+        return Traced(losses(made.outputs[0], given["targets"]), made.shapes, made.leaves, made.leaves)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """What is trained."""
@@ -135,7 +135,7 @@ class Method:
         return Graph({"loss": loss, "peak": peak, "ratio": ratio, "scale": scale}, updates)
 
 
-def _losses(logits: Node, targets: Node) -> Node:
+def losses(logits: Node, targets: Node) -> Node:
     """The loss of each token: 0 where its target is -100. A last linear layer is fused with it, so that the
     logits are never held."""
     if logits.op == "linear" and len(logits.inputs) == 2:
@@ -149,11 +149,12 @@ def _scale(loss: Node, peak: Node, ratio: Node, clip: float, accumulate: bool) -
     """What gradients are multiplied with: by the number of targets, by the clip, and by 0 in place of a step
     that would make something infinite."""
     tokens = graph.input("tokens", (), f32)
-    mean = ops.div(peak, tokens)  # the largest averaged gradient
-    whole = ops.logical_and(ops.le(ops.abs(loss), LARGEST), ops.le(mean, LARGEST_GRADIENT))
     scale = ops.div(1.0, tokens)
-    if clip:
-        scale = ops.mul(scale, ops.minimum(1.0, ops.div(clip, ops.maximum(ops.mul(mean, ratio), 1e-30))))
+    largest = ops.mul(tokens, LARGEST_GRADIENT)
+    if clip:  # any finite gradients: factor by factor, their norm cannot overflow
+        scale = ops.minimum(scale, ops.div(ops.div(clip, peak), ratio))
+        largest = LARGEST
+    whole = ops.logical_and(ops.le(ops.abs(loss), LARGEST), ops.le(peak, largest))
     if accumulate:
         scale = ops.mul(scale, graph.input("apply", (), f32))
     out: Node = ops.where(whole, scale, 0.0)

@@ -21,14 +21,15 @@ struct GemmShape {
   int64_t m, n, k;
 };
 
-// Where a product goes: out = alpha * sum + beta * c, rounded once. beta = 0 does not read c. Of both
-// strides, which out and c share, one is 1. Integer sums go out as they are.
+// Where a product goes: out = alpha * sum + beta * c, rounded once. beta = 0 does not read c. Of the strides
+// of out one is 1; c has the same, but where `one_row` is added to all rows. Integer sums go out as they are.
 struct GemmOut {
   DType dtype;
   void* data;
   int64_t row, column;
   const void* c;
   float alpha, beta;
+  bool one_row = false;
 };
 
 // --- what leaves the tiles --------------------------------------------------------------------------------
@@ -44,9 +45,9 @@ TV_INLINE void put_scaled(const float* sums, const GemmOut& out, int n, Load loa
   }
 }
 
-// n results, from element `at` of out on.
-static inline void put_row(const GemmOut& out, int64_t at, const float* sums, int n) {
-  const auto* c16 = static_cast<const uint16_t*>(out.c) + (out.c ? at : 0);
+// n results, from element `at` of out and c_at of c on.
+static inline void put_row(const GemmOut& out, int64_t at, int64_t c_at, const float* sums, int n) {
+  const auto* c16 = static_cast<const uint16_t*>(out.c) + (out.c ? c_at : 0);
   auto* to16 = static_cast<uint16_t*>(out.data) + at;
   switch (out.dtype) {
     case DType::f16:
@@ -59,13 +60,13 @@ static inline void put_row(const GemmOut& out, int64_t at, const float* sums, in
           [=](int j, F32 x, int count) { store_bf16_partial(to16 + j, x, count); });
     default: break;
   }
-  const float* c = static_cast<const float*>(out.c) + (out.c ? at : 0);
+  const float* c = static_cast<const float*>(out.c) + (out.c ? c_at : 0);
   float* to = static_cast<float*>(out.data) + at;
   put_scaled(
       sums, out, n, [=](int j, int count) { return load_partial(c + j, count); },
       [=](int j, F32 x, int count) { store_partial(to + j, x, count); });
 }
-static inline void put_row(const GemmOut& out, int64_t at, const int32_t* sums, int n) {
+static inline void put_row(const GemmOut& out, int64_t at, int64_t, const int32_t* sums, int n) {
   std::memcpy(static_cast<int32_t*>(out.data) + at, sums, static_cast<size_t>(n) * sizeof *sums);
 }
 
@@ -74,13 +75,17 @@ template <class Sum>
 static inline void put_tile(const GemmOut& out, int64_t i, int64_t j, const Sum* sums, int step, int rows,
                             int columns) {
   if (out.column == 1) {
-    for (int r = 0; r < rows; ++r) put_row(out, (i + r) * out.row + j, sums + r * step, columns);
+    for (int r = 0; r < rows; ++r) {
+      const int64_t at = (i + r) * out.row + j;
+      put_row(out, at, out.one_row ? j : at, sums + r * step, columns);
+    }
     return;
   }
   Sum line[64];
   for (int c = 0; c < columns; ++c) {
     for (int r = 0; r < rows; ++r) line[r] = sums[r * step + c];
-    put_row(out, (j + c) * out.column + i, line, rows);
+    const int64_t at = (j + c) * out.column + i;
+    put_row(out, at, at, line, rows);
   }
 }
 
@@ -151,7 +156,8 @@ struct GemmBlock {
 
   GemmShape shape;
   GemmCut cut;
-  MatrixOf<Element> a, b;
+  MatrixOf<Element> a;
+  typename Engine::Right b;
   const GemmOut& out;
 
   // Rows i .. and columns j .. of C.
@@ -163,6 +169,8 @@ struct GemmBlock {
     if (cut.few) {
       const int64_t step = cut.rows / Engine::kHeld * Engine::panel_bytes(Engine::kHeld, cut.depth);
       for (int64_t p = 0; p < shape.k; p += cut.depth) hold(i, m, p, memory + p / cut.depth * step);
+      if constexpr (Engine::kAlong > 0)
+        if (m <= Engine::kAlong && b.column == 1) return along(i, m, j, n, memory, step);
       for (int64_t c = 0; c < n; c += Engine::kStreamed)
         for (int64_t p = 0; p == 0 || p < shape.k; p += cut.depth)
           stream(i, m, j + c, p, memory + p / cut.depth * step, memory + room.panel, sums);
@@ -188,10 +196,24 @@ struct GemmBlock {
     for (int64_t q = 0; q < k; q += share)
       for (int64_t i = 0; i < m; i += Engine::kHeld) {
         const int rows = static_cast<int>(least(m - i, Engine::kHeld)), width = Engine::held_width(rows, m);
-        const Element* from = a.data + (i0 + i) * a.row + (p + q) * a.column;
-        Engine::pack_held({from, a.row, a.column}, rows, width, least(k - q, share),
+        Engine::pack_held(a.from(i0 + i, p + q), rows, width, least(k - q, share),
                           panels + i / Engine::kHeld * step + Engine::panel_bytes(width, q));
       }
+  }
+
+  // Few rows of A times n columns of B that stand side by side.
+  void along(int64_t i, int64_t m, int64_t j, int64_t n, const char* panels, int64_t panel_step) const {
+    constexpr int64_t kChunk = 1024;
+    alignas(64) Sum sums[Engine::kAlong * kChunk];
+    const int width = Engine::held_width(m, m);
+    for (int64_t c = 0; c < n; c += kChunk) {
+      const int64_t columns = least(n - c, kChunk);
+      std::memset(sums, 0, sizeof sums);
+      for (int64_t p = 0; p < shape.k; p += cut.depth)
+        Engine::multiply_where(width, b.from(p, j + c), depth_at(p), panels + p / cut.depth * panel_step,
+                               columns, sums, kChunk);
+      for (int64_t r = 0; r < m; ++r) put(i + r, j + c, sums + r * kChunk, 1, static_cast<int>(columns));
+    }
   }
 
   // One panel of B, at column j, in the run at p.
@@ -200,12 +222,14 @@ struct GemmBlock {
     const int64_t k = depth_at(p), padded = round_up(k, Engine::kDepth);
     const int64_t step = Engine::panel_bytes(Engine::kHeld, padded);
     const int columns = static_cast<int>(least(shape.n - j, Engine::kStreamed));
-    const MatrixOf<Element> from = {b.data + p * b.row + j * b.column, b.row, b.column};
-    const auto streamed = Engine::stream(from, columns, k, m, panel);
+    const auto streamed = Engine::stream(b.from(p, j), columns, k, m, panel);
     for (int64_t i = 0; i < m; i += Engine::kHeld, panels += step) {
       const int rows = static_cast<int>(least(m - i, Engine::kHeld)), width = Engine::held_width(rows, m);
       Sum* tile = reinterpret_cast<Sum*>(sums);
       const bool last = p + k == shape.k;
+      if (cut.few || cut.runs > 1)  // the sums of the next tile come from far
+        for (int64_t at = 0; at < GemmRoom<Engine>::kTile; at += 64)
+          __builtin_prefetch(sums + GemmRoom<Engine>::kTile + at, 1);
       if (last && plain() && rows == Engine::kHeld && columns == Engine::kStreamed) {
         Sum* to = static_cast<Sum*>(out.data) + (i0 + i) * out.row + j * out.column;
         Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, to,
@@ -234,7 +258,7 @@ struct GemmBlock {
 
 template <class Engine>
 static void gemm_run(ThreadPool& pool, GemmShape s, MatrixOf<typename Engine::Element> a,
-                     MatrixOf<typename Engine::Element> b, const GemmOut& out, int threads, void* scratch) {
+                     typename Engine::Right b, const GemmOut& out, int threads, void* scratch) {
   if (s.m == 0 || s.n == 0) return;
   const GemmCut cut = gemm_cut<Engine>(s, threads);
   const GemmBlock<Engine> block = {s, cut, a, b, out};

@@ -69,6 +69,7 @@ static void multiply_ints(int64_t groups, const int32_t* a, int step, const int3
 
 struct IntEngine {
   using Element = int8_t;
+  using Right = MatrixOf<int8_t>;
   using Sum = int32_t;
   struct Session {
     explicit Session(int64_t) {}
@@ -79,6 +80,7 @@ struct IntEngine {
   static constexpr int64_t kBlockRows = 384, kBlockColumns = 512;
   static constexpr int64_t kFewRows = 12;
   static constexpr bool kTurned = false;
+  static constexpr int kAlong = 0;  // see gemm_tile.h
   static constexpr int kStep = kStreamed;
 
   static int held_width(int64_t rows, int64_t) { return rows <= 1 ? 1 : rows <= 4 ? 4 : kHeld; }

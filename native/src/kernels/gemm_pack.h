@@ -16,6 +16,7 @@ struct MatrixOf {
   const T* data;
   int64_t row;
   int64_t column;
+  MatrixOf from(int64_t i, int64_t j) const { return {data + i * row + j * column, row, column}; }
 };
 
 static constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

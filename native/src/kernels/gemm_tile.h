@@ -5,10 +5,16 @@
 
 namespace tv::TV_ISA {
 
-// kRows by kColumns sums (+)= a panel of A (kRows values a step) times one of B (kColumns a step), each sum
-// one chain of fused multiply-adds over k in order. fresh: the sums begin with 0, not with what is there.
+// Columns of B: vector v of step p stands at at[p * step + v * strip].
+struct FloatColumns {
+  const float* at;
+  int64_t step, strip;
+};
+
+// kRows by kColumns sums (+)= a panel of A (kRows values a step) times columns of B, each sum one chain of
+// fused multiply-adds over k in order. The sums begin with `from`, or with 0.
 template <int kRows, int kColumns>
-static void multiply_floats(int64_t k, const float* a, const float* b, const float* from, float* to,
+static void multiply_floats(int64_t k, const float* a, FloatColumns b, const float* from, float* to,
                             int64_t to_step) {
   constexpr int kVectors = kColumns / kLanes;
   F32 sum[kRows][kVectors];
@@ -16,10 +22,10 @@ static void multiply_floats(int64_t k, const float* a, const float* b, const flo
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sum[r][v] = from ? load(from + r * kColumns + v * kLanes) : zero();
-  for (int64_t p = 0; p < k; ++p, a += kRows, b += kColumns) {
+  for (int64_t p = 0; p < k; ++p, a += kRows, b.at += b.step) {
     F32 lanes[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) lanes[v] = load(b + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) lanes[v] = load(b.at + v * b.strip);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const F32 value = broadcast(a[r]);
@@ -64,10 +70,56 @@ static void multiply_across(int64_t k, const float* a, const typename As::Elemen
     for (int s = 0; s < 2; ++s) store(to + r * to_step + s * kLanes, sum[r][s]);
 }
 
+// The same chains for `columns` columns that stand side by side, without a panel: a few rows of B stream by,
+// and the sums, [kRows][step], which they are added to, stay in the first cache.
+template <class As, int kRows>
+static void multiply_along(int64_t k, const float* a, const typename As::Element* b, int64_t row,
+                           int64_t columns, float* sums, int64_t step) {
+  constexpr int kTaken = kRows == 4 ? 4 : 8;  // rows of B at a time
+  const auto take = [&]<int kCount>(int64_t p) {
+    const typename As::Element* from = b + p * row;
+    F32 values[kCount][kRows];
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i)
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) values[i][r] = broadcast(a[(p + i) * kRows + r]);
+    const auto add = [&](int64_t j, auto&& load_row) {
+      F32 sum[kRows];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sum[r] = load(sums + r * step + j);
+#pragma GCC unroll 8
+      for (int i = 0; i < kCount; ++i) {
+        const F32 x = load_row(i);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) sum[r] = fma(values[i][r], x, sum[r]);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) store(sums + r * step + j, sum[r]);
+    };
+    int64_t j = 0;
+    for (; j + kLanes <= columns; j += kLanes)
+      add(j, [&](int i) {
+        __builtin_prefetch(from + (i + kCount) * row + j, 0, 2);
+        return As::load(from + i * row + j);
+      });
+    if (j < columns)
+      add(j, [&](int i) {
+        typename As::Element last[kLanes] = {};
+        std::memcpy(last, from + i * row + j, static_cast<size_t>(columns - j) * sizeof *last);
+        return As::load(last);
+      });
+  };
+  int64_t p = 0;
+  for (; p + kTaken <= k; p += kTaken) take.template operator()<kTaken>(p);
+  for (; p < k; ++p) take.template operator()<1>(p);
+}
+
 // An engine: what gemm_run() needs to know of a kind of product. This one widens its elements to f32.
-template <class As>
+template <class As, class AsB = As>
 struct FloatEngine {
   using Element = typename As::Element;
+  using ElementB = typename AsB::Element;
+  using Right = MatrixOf<ElementB>;  // B
   using Sum = float;
   struct Session {  // what a thread holds while it makes a block
     explicit Session(int64_t) {}
@@ -102,28 +154,40 @@ struct FloatEngine {
   }
   // What multiply() wants of B: a panel, or, for the fewest rows, columns where they are.
   struct Streamed {
-    const float* panel;
-    const Element* lanes;
+    const float* panel;  // vector v of step p stands at panel[p * step + v * strip]
+    const ElementB* lanes;
     int64_t across;
+    int64_t step = kStreamed, strip = kLanes;
   };
-  static Streamed stream(MatrixOf<Element> b, int columns, int64_t k, int64_t held, void* panel) {
-    if (sizeof(Element) == 4 && held <= 4 && b.row == 1 && columns == kStreamed && k % kSquare == 0)
+  static Streamed stream(Right b, int columns, int64_t k, int64_t held, void* panel) {
+    if (sizeof(ElementB) == 4 && held <= 4 && b.row == 1 && columns == kStreamed && k % kSquare == 0)
       return {nullptr, b.data, b.column};
     auto* to = static_cast<float*>(panel);
-    pack_floats<As>(b.data, b.row, b.column, k, columns, kStreamed, to);
+    pack_floats<AsB>(b.data, b.row, b.column, k, columns, kStreamed, to);
     return {to, nullptr, 0};
+  }
+
+  // Up to so many rows of A meet rows of B that are contiguous where these are.
+  static constexpr int kAlong = 4;
+  static void multiply_where(int width, Right b, int64_t k, const void* a, int64_t columns, float* sums,
+                             int64_t step) {
+    const auto* x = static_cast<const float*>(a);
+    if (width == 1) return multiply_along<AsB, 1>(k, x, b.data, b.row, columns, sums, step);
+    if (width == 2) return multiply_along<AsB, 2>(k, x, b.data, b.row, columns, sums, step);
+    multiply_along<AsB, 4>(k, x, b.data, b.row, columns, sums, step);
   }
 
   static void multiply(int width, Streamed streamed, int64_t k, const void* a, const float* from, float* to,
                        int64_t step) {
     const auto* x = static_cast<const float*>(a);
     if (streamed.panel == nullptr) {
-      const auto [panel, lanes, across] = streamed;
-      if (width == 1) return multiply_across<As, 1>(k, x, lanes, across, from, to, step);
-      if (width == 2) return multiply_across<As, 2>(k, x, lanes, across, from, to, step);
-      return multiply_across<As, 4>(k, x, lanes, across, from, to, step);
+      const ElementB* lanes = streamed.lanes;
+      const int64_t across = streamed.across;
+      if (width == 1) return multiply_across<AsB, 1>(k, x, lanes, across, from, to, step);
+      if (width == 2) return multiply_across<AsB, 2>(k, x, lanes, across, from, to, step);
+      return multiply_across<AsB, 4>(k, x, lanes, across, from, to, step);
     }
-    const float* b = streamed.panel;
+    const FloatColumns b = {streamed.panel, streamed.step, streamed.strip};
     switch (width) {
       case 1: return multiply_floats<1, kStreamed>(k, x, b, from, to, step);
       case 2: return multiply_floats<2, kStreamed>(k, x, b, from, to, step);

@@ -5,7 +5,7 @@
 // multiply-adds do, with less accuracy.
 #pragma once
 
-#include "kernels/linear_cut.h"
+#include "kernels/linear_gemm.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -16,7 +16,8 @@ inline Cut dense_cut(const Call& call) {
   const View& x = call.in[0];
   const int64_t wide = x.rows() < kWideTokens ? x.rows() : kWideTokens;
   const int64_t x_bytes = x.dtype == DType::f32 ? 0 : wide * x.dim(-1) * int64_t{sizeof(float)};
-  return cut(call, strip_form(call.in[1]), x_bytes, kTileStrips);
+  const int64_t bytes = x.rows() < kManyTokens ? x_bytes : static_cast<int64_t>(many_scratch(call));
+  return cut(call, strip_form(call.in[1]), bytes, kTileStrips);
 }
 
 inline void widen_row(DType dtype, const uint16_t* from, int64_t k, float* to) {
@@ -73,6 +74,10 @@ void run_dense_block(const Group& group, const float* x, int64_t first, int64_t 
 template <class Dense>
 void run_dense(const Call* calls, int n) {
   const View& x = calls[0].in[0];
+  if (x.rows() >= kManyTokens) {
+    for (int i = 0; i < n; ++i) run_many(calls[i]);
+    return;
+  }
   const int64_t tokens = x.rows(), k = x.dim(-1);
   const Group group = group_of(calls, n, dense_cut);
   if (x.dtype == DType::f32) return run_dense_block<Dense>(group, x.as<float>(), 0, tokens);

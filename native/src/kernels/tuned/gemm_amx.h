@@ -109,6 +109,7 @@ static inline void multiply_tiles(int64_t tiles, RowTiles x, const char* y, int6
 template <class E, class SumType>
 struct TileEngine {
   using Element = E;
+  using Right = MatrixOf<E>;
   using Sum = SumType;
   using Session = GemmTiles;
   static constexpr int kHeld = 32, kStreamed = 32;
@@ -120,6 +121,7 @@ struct TileEngine {
                            kBlockColumns = 768;  // a held block and its sums stay in the second
   static constexpr int64_t kFewRows = 64;
   static constexpr bool kTurned = true;
+  static constexpr int kAlong = 0;  // see gemm_tile.h
   static constexpr int kStep = kHeld;
 
   // A block of fewer than 17 columns has a tile of as many.

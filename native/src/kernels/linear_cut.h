@@ -2,6 +2,7 @@
 // what a thread takes at a time.
 #pragma once
 
+#include "kernels/gemm_pack.h"
 #include "kernels/linear_float.h"
 #include "kernels/linear_packed.h"
 
@@ -10,8 +11,6 @@ namespace {
 
 constexpr int64_t kStream = 524288;  // bytes of weights a thread should read in one go
 constexpr int64_t kMostRounds = 8;   // chunks for each thread, so that a late one does not hold up the others
-
-TV_INLINE int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // How an arranged weight is made up.
 struct Form {

@@ -11,7 +11,8 @@ TrivetError
 ├── FileError             (ValueError)            a file is not what it claims; names the field
 │   ├── GGUFError
 │   ├── SafetensorsError
-│   └── PlanError
+│   ├── PlanError
+│   └── CheckpointError                           of a training run: not one, or not as it was saved
 ├── TokenizerError        (ValueError)
 ├── TemplateError         (ValueError)            a chat template failed, looped or reached out
 ├── ModelError            (ValueError)            metadata and tensors do not make a known model
@@ -68,6 +69,10 @@ class SafetensorsError(FileError):
 
 class PlanError(FileError):
     """Plan bytes are malformed or do not verify."""
+
+
+class CheckpointError(FileError):
+    """A checkpoint of a training run is not one, or is not as it was saved."""
 
 
 class TokenizerError(TrivetError, ValueError):

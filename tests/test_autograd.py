@@ -87,6 +87,24 @@ def test_unwanted_gradients_are_not_built():
     assert "linear_input_grad" not in {n.op for n in walk([dw])}
 
 
+def test_an_embedding_that_is_also_the_output_has_one_gradient():
+    ids, table, seed = leaf("ids", 4, dtype=dtypes.i32), leaf("table", 5, 3), leaf("seed", 4, 5)
+    (dtable,) = grad([ops.linear(ops.embedding(ids, table), table)], [table], [seed])
+    assert dtable.op == "scatter_add"
+    assert "add" not in {n.op for n in walk([dtable])}
+    rng = np.random.default_rng(0)
+    given = {
+        "ids": np.array([3, 0, 3, 3], np.int32),
+        "table": rng.normal(size=(5, 3)),
+        "seed": rng.normal(size=(4, 5)),
+    }
+    rows = given["table"][given["ids"]]
+    want = given["seed"].T @ rows
+    np.add.at(want, given["ids"], given["seed"] @ given["table"])
+    got = BACKEND.compile(Graph({"d": dtable}), exact=True).run(given)["d"]
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
 def test_what_cannot_be_differentiated():
     x = leaf("x", 3)
     with pytest.raises(ShapeError, match=r"\[grad\] the output .* is not a single number; give seeds"):

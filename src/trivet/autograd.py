@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from trivet.errors import DTypeError, ShapeError, UnsupportedError
 from trivet.graph import LEAVES, Node, item, walk
-from trivet.ops import add, full
+from trivet.ops import add, full, scatter_add
 from trivet.ops.table import TABLE, GradientContext, NoGradient
 
 
@@ -51,10 +51,24 @@ class _Sums:
     def add(self, node: Node, g: Node, output: int = 0) -> None:
         entries = self.of.setdefault(node, [None] * len(node.specs))
         before = entries[output]
-        entries[output] = g if before is None else add(before, g)
+        entries[output] = g if before is None else _sum(before, g)
 
     def single(self, node: Node) -> Node | None:
         return self.of[node][0] if node in self.of else None
+
+
+def _sum(a: Node, b: Node) -> Node:
+    """a + b. Where one is rows added to zeros (the gradient of an embedding, which may also be the output
+    matrix), they are added to the other: no array of the table's size is filled and read for them."""
+    for whole, rows in ((a, b), (b, a)):
+        if rows.op == "scatter_add" and _is_zero(rows.inputs[0]):
+            _, indices, updates = rows.inputs
+            return scatter_add(whole, indices, updates, rows.attrs["axis"])  # type: ignore[no-any-return]
+    return add(a, b)  # type: ignore[no-any-return]
+
+
+def _is_zero(node: Node) -> bool:
+    return node.op == "broadcast_to" and node.inputs[0].op == "constant" and not node.inputs[0].value.any()
 
 
 def _seeds(outputs: Sequence[Node], seeds: Sequence[Node] | None) -> Sequence[Node]:

@@ -112,6 +112,25 @@ def test_two_writes_in_a_row_need_no_copy_and_two_from_one_do():
     assert rows(fork).count("cast") == 1
 
 
+def test_after_shares_storage_and_orders():
+    x = graph.input("x", (T, 8), f32)
+    late = ops.exp(ops.mul(x, 2.0))
+    plan = build(Graph({"y": ops.exp(ops.after(x, late)), "z": ops.exp(x)}), DIMS)
+    verify(plan)
+    assert rows(plan) == ["mul", "exp", "after", "exp", "exp"]  # and no copy
+    assert plan.ops[2].aliases == (0,)
+    assert plan.ops[2].writes() == []
+
+
+def test_floats_are_scattered_in_place_and_integers_are_not():
+    index = graph.input("index", (3,), i32)
+    for kind, alias in ((f32, 0), (i32, -1)):
+        x, new = (graph.input(n, (3, 4), kind) for n in "xn")
+        plan = build(Graph({"y": ops.scatter_add(ops.add(x, x), index, new)}), DIMS)
+        verify(plan)
+        assert plan.ops[-1].aliases == (alias,)
+
+
 def test_states_may_swap():
     a, b = pool("a"), pool("b")
     plan = build(Graph({}, {"a": b, "b": a}), DIMS)

@@ -93,10 +93,12 @@ tv_status tv_kernel_supports(const char* name, const tv_dtype* inputs, size_t n_
       fail(Status::invalid_argument, "[tv_kernel_supports] %zu inputs and %zu outputs; allowed: 4096",
            n_inputs, n_outputs);
     const std::vector<DType> in = dtypes_of(inputs, n_inputs), out = dtypes_of(outputs, n_outputs);
-    // reshape needs no kernel: it shares its input's storage.
-    const bool reshape = std::string_view(name) == "reshape" && in.size() == 1 && in == out;
-    *supported = reshape || find_kernel(name, in.data(), static_cast<int>(n_inputs), out.data(),
-                                        static_cast<int>(n_outputs)) != nullptr;
+    // Views need no kernel: they share their first input's storage.
+    const std::string_view row = name;
+    const bool known = (row == "reshape" && in.size() == 1) || (row == "after" && in.size() == 2);
+    const bool view = known && out.size() == 1 && in[0] == out[0];
+    *supported = view || find_kernel(name, in.data(), static_cast<int>(n_inputs), out.data(),
+                                     static_cast<int>(n_outputs)) != nullptr;
   });
 }
 

@@ -1,12 +1,12 @@
 // Elementwise: arithmetic, functions, comparisons, logic, where, cast, iota; NumPy broadcasting.
 //
-// dtypes: f32 everywhere; i32 and i64 for add sub mul maximum minimum neg abs (they wrap) and comparisons;
-// any one dense dtype for where; any pair of dense dtypes for cast (kernels/convert.h says how it rounds).
-// Max error in f32, for every input: 0 or one rounding for arithmetic, sqrt, comparisons, relu; 1 ulp
-// rsqrt, pow, sin, cos (the platform's libm); exp and log 2 ulp, tanh and sigmoid 3, erf 4 (simd/math.h);
-// silu 4 ulp down to x = -88, then at most 1e-36; gelu_erf and gelu_tanh 4e-7 * |x|.
-// maximum, minimum and relu keep NaN. An element's bits depend on its operands alone: the last elements of
-// a row go through the same vector code as all others.
+// dtypes: f32 everywhere; bf16 for add sub mul, in float and rounded once; i32 and i64 for add sub mul
+// maximum minimum neg abs (they wrap) and comparisons; any one dense dtype for where; any pair of dense
+// dtypes for cast (kernels/convert.h says how it rounds). Max error in f32, for every input: 0 or one
+// rounding for arithmetic, sqrt, comparisons, relu; 1 ulp rsqrt, pow, sin, cos (the platform's libm); exp and
+// log 2 ulp, tanh and sigmoid 3, erf 4 (simd/math.h); silu 4 ulp down to x = -88, then at most 1e-36;
+// gelu_erf and gelu_tanh 4e-7 * |x|. maximum, minimum and relu keep NaN. An element's bits depend on its
+// operands alone: the last elements of a row go through the same vector code as all others.
 #include <cmath>
 
 #include "kernels/activations.h"
@@ -14,6 +14,7 @@
 #include "kernels/convert.h"
 #include "kernels/kernel.h"
 #include "kernels/loops.h"
+#include "kernels/stored.h"
 #include "simd/math.h"
 
 namespace tv::TV_ISA {
@@ -142,35 +143,32 @@ void run_unary(const Call& call) {
   });
 }
 
-// kA, kB: whether the operand advances; else its one value serves the whole span.
-template <class Op, bool kA, bool kB>
-void span_f32(const float* a, const float* b, float* out, int64_t n) {
-  const F32 a0 = broadcast(*a), b0 = broadcast(*b);
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, Op::of(kA ? load(a + i) : a0, kB ? load(b + i) : b0));
-  if (i < n) {
-    const int rest = static_cast<int>(n - i);
-    const F32 y = Op::of(kA ? load_partial(a + i, rest) : a0, kB ? load_partial(b + i, rest) : b0);
-    store_partial(out + i, y, rest);
-  }
+// kA, kB: whether the operand advances; else its one value serves the whole span. T is float or, for bf16,
+// uint16_t.
+template <class Op, bool kA, bool kB, class T>
+void span_floats(const T* a, const T* b, T* out, int64_t n) {
+  const F32 a0 = broadcast(get_one(a)), b0 = broadcast(get_one(b));
+  each_vector(0, n, [=](int64_t i, int count) {
+    put(out + i, Op::of(kA ? get(a + i, count) : a0, kB ? get(b + i, count) : b0), count);
+  });
 }
 
-template <class Op>
+template <class Op, class T>
 void run_binary(const Call& call) {
   const View& out = call.out[0];
   if (out.size() == 0) return;
-  const float *a = call.in[0].as<float>(), *b = call.in[1].as<float>();
+  const T *a = call.in[0].as<T>(), *b = call.in[1].as<T>();
   Loops<2> loops;
   push_broadcast(loops, out, {&call.in[0], &call.in[1]});
   const int64_t sa = loops.inner_stride(0), sb = loops.inner_stride(1);
   for_each_span(loops, *call.pool, Op::kGrain, [&](const int64_t (&at)[2], int64_t to, int64_t n) {
-    float* o = out.as<float>() + to;
+    T* o = out.as<T>() + to;
     if (sa != 0 && sb != 0)
-      span_f32<Op, true, true>(a + at[0], b + at[1], o, n);
+      span_floats<Op, true, true>(a + at[0], b + at[1], o, n);
     else if (sa != 0)
-      span_f32<Op, true, false>(a + at[0], b + at[1], o, n);
+      span_floats<Op, true, false>(a + at[0], b + at[1], o, n);
     else
-      span_f32<Op, false, true>(a + at[0], b + at[1], o, n);
+      span_floats<Op, false, true>(a + at[0], b + at[1], o, n);
   });
 }
 
@@ -320,7 +318,8 @@ constexpr AcceptsFn kOne = accept_all<DType::f32, 1, 1>, kTwo = accept_all<DType
 constexpr AcceptsFn kTwoBools = accept_all<DType::boolean, 2, 1>;
 
 #define TV_F32(name, Op) {name, kOne, check_same, run_unary<Op>}
-#define TV_PAIR(name, Op) {name, kTwo, check_broadcast, run_binary<Op>}
+#define TV_PAIR(name, Op) {name, kTwo, check_broadcast, run_binary<Op, float>}
+#define TV_HALVES(name, Op) {name, accept_all<DType::bf16, 2, 1>, check_broadcast, run_binary<Op, uint16_t>}
 #define TV_INTEGERS(name, T32, T64, Op)                                                \
   {name, accept_all<DType::i32, 2, 1>, check_broadcast, run_elements<T32, T32, Op>}, { \
     name, accept_all<DType::i64, 2, 1>, check_broadcast, run_elements<T64, T64, Op>    \
@@ -341,6 +340,7 @@ constexpr AcceptsFn kTwoBools = accept_all<DType::boolean, 2, 1>;
 TV_KERNELS(elementwise,
   TV_PAIR("add", Add), TV_PAIR("sub", Sub), TV_PAIR("mul", Mul), TV_PAIR("div", Div), TV_PAIR("pow", Pow),
   TV_PAIR("maximum", Maximum), TV_PAIR("minimum", Minimum),
+  TV_HALVES("add", Add), TV_HALVES("sub", Sub), TV_HALVES("mul", Mul),
   TV_INTEGERS("add", uint32_t, uint64_t, IntAdd), TV_INTEGERS("sub", uint32_t, uint64_t, IntSub),
   TV_INTEGERS("mul", uint32_t, uint64_t, IntMul), TV_INTEGERS("maximum", int32_t, int64_t, IntMaximum),
   TV_INTEGERS("minimum", int32_t, int64_t, IntMinimum),

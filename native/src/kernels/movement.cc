@@ -1,15 +1,16 @@
 // Movement: reshape, permute, broadcast_to, slice, concat, pad, take, scatter_add.
 //
-// dtypes: every dense one, moved by element size and never interpreted (scatter_add: f32, i32, i64; pad's
-// value is converted by kernels/convert.h). Exact; scatter_add adds in the order of the indices, in the
-// array's dtype (integers wrap). Indices are i32 or i64; one outside [0, n) is a bad index: take gives zeros
-// there, scatter_add drops the update.
+// dtypes: every dense one, moved by element size and never interpreted (scatter_add: f32, bf16, i32, i64;
+// pad's value is converted by kernels/convert.h). Exact; scatter_add adds in the order of the indices, in the
+// array's dtype (integers wrap), bf16 in float and rounded once. Indices are i32 or i64; one outside [0, n)
+// is a bad index: take gives zeros there, scatter_add drops the update.
 #include <cstring>
 
 #include "kernels/checks.h"
 #include "kernels/convert.h"
 #include "kernels/kernel.h"
 #include "kernels/loops.h"
+#include "kernels/scatter.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -442,6 +443,13 @@ void run_scatter_add(const Call& call) {
   });
 }
 
+void check_scatter_add_bf16(const Call& call) {
+  check_scatter_add(call);
+  if (call.in[0].shape[call.attrs->i64("axis")] > INT32_MAX || call.in[1].size() > INT32_MAX)
+    fail(Status::shape, "[%s] x has shape %s and %lld indices; wanted at most 2^31", call.op,
+         show(call.in[0]).chars, static_cast<long long>(call.in[1].size()));
+}
+
 }  // namespace
 
 TV_KERNELS(movement, {"reshape", accept_one, check_reshape, run_reshape},
@@ -450,6 +458,8 @@ TV_KERNELS(movement, {"reshape", accept_one, check_reshape, run_reshape},
            {"slice", accept_one, check_slice, run_slice}, {"concat", accept_concat, check_concat, run_concat},
            {"pad", accept_one, check_pad, run_pad}, {"take", accept_take, check_take, run_take},
            {"scatter_add", accept_scatter_add<DType::f32>, check_scatter_add, run_scatter_add<float>},
+           {"scatter_add", accept_scatter_add<DType::bf16>, check_scatter_add_bf16, run_scatter_add_bf16,
+            scratch_lists},
            {"scatter_add", accept_scatter_add<DType::i32>, check_scatter_add, run_scatter_add<uint32_t>},
            {"scatter_add", accept_scatter_add<DType::i64>, check_scatter_add, run_scatter_add<uint64_t>})
 

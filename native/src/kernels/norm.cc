@@ -1,12 +1,15 @@
 // Normalisation of rows: layer_norm, rms_norm and their gradients.
 //
-// dtypes: f32. Max error: 2e-6 relative to the largest |output| of the row, for K up to 65536 and rows whose
-// squares do not overflow (|x| < 1e18). Statistics are taken in two passes over the row (mean, then squares
-// of differences), each in the fixed order of kernels/rowwise.h, so a row's bits depend on that row alone.
-// Gradients of weight and bias are summed over the rows in chunks of 32, the chunks in double, in order.
+// dtypes: x, g and their results f32 or bf16; weight, bias and their gradients of that dtype, or f32. All is
+// computed in float and rounded once. Max error in f32: 2e-6 relative to the largest |output| of the row, for
+// K up to 65536 and rows whose squares do not overflow (|x| < 1e18). Statistics are taken in two passes over
+// the row (mean, then squares of differences), each in the fixed order of kernels/rowwise.h, so a row's bits
+// depend on that row alone. Gradients of weight and bias are summed over the rows in chunks of 32, the chunks
+// in double, in order.
 #include "kernels/checks.h"
 #include "kernels/kernel.h"
 #include "kernels/rowwise.h"
+#include "kernels/stored.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -16,14 +19,13 @@ struct Statistics {
   float scale;  // 1 / sqrt(variance + eps)
 };
 
-template <bool kCentred>
-Statistics statistics(const float* x, int64_t k, float eps) {
+template <bool kCentred, class T>
+Statistics statistics(const T* x, int64_t k, float eps) {
   Statistics s{0.0f, 0.0f};
-  if (kCentred)
-    s.mean = row_sum(k, [=](int64_t i, int n) { return load_some(x + i, n); }) / static_cast<float>(k);
+  if (kCentred) s.mean = row_sum(k, [=](int64_t i, int n) { return get(x + i, n); }) / static_cast<float>(k);
   const F32 mean = broadcast(s.mean);
   const float squares = row_sum(k, [=](int64_t i, int n) {
-    const F32 d = kCentred ? load_some(x + i, n) - mean : load_some(x + i, n);
+    const F32 d = kCentred ? get(x + i, n) - mean : get(x + i, n);
     return d * d;
   });
   s.scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(k) + eps);
@@ -51,21 +53,21 @@ void check_norm(const Call& call) {
   check_eps(call);
 }
 
-template <bool kCentred>
+template <bool kCentred, class T, class W>
 void run_norm(const Call& call) {
   const int64_t k = call.in[0].dim(-1);
-  const float *x = call.in[0].as<float>(), *weight = call.in[1].as<float>();
-  const float* bias = kCentred ? call.in[2].as<float>() : nullptr;
-  float* out = call.out[0].as<float>();
+  const T* x = call.in[0].as<T>();
+  const W *weight = call.in[1].as<W>(), *bias = kCentred ? call.in[2].as<W>() : nullptr;
+  T* out = call.out[0].as<T>();
   const float eps = static_cast<float>(call.attrs->f64("eps"));
   call.pool->parallel_for(call.in[0].rows(), grain(k), [=](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const float* from = x + row * k;
+      const T* from = x + row * k;
       const Statistics s = statistics<kCentred>(from, k, eps);
       const F32 mean = broadcast(s.mean), scale = broadcast(s.scale);
-      row_map(k, out + row * k, [=](int64_t i, int n) {
-        const F32 v = load_some(from + i, n), w = load_some(weight + i, n);
-        return kCentred ? fma((v - mean) * scale, w, load_some(bias + i, n)) : v * scale * w;
+      each_vector(0, k, [=](int64_t i, int n) {
+        const F32 v = get(from + i, n), w = get(weight + i, n);
+        put(out + row * k + i, kCentred ? fma((v - mean) * scale, w, get(bias + i, n)) : v * scale * w, n);
       });
     }
   });
@@ -86,83 +88,110 @@ void check_backward(const Call& call) {
   check_eps(call);
 }
 
+constexpr int64_t kChunk = 32;  // rows whose weight gradients are summed up in float
+
+int64_t chunks_of(int64_t rows) { return (rows + kChunk - 1) / kChunk; }
+
+// A chunk's sums, one row of floats for each of weight and bias.
 size_t scratch_backward(const Call& call) {
-  return static_cast<size_t>(call.in[1].rows()) * sizeof(Statistics);
+  const View& x = call.in[1];
+  const size_t sums = static_cast<size_t>(call.n_out - 1) * sizeof(float);
+  return static_cast<size_t>(chunks_of(x.rows())) * static_cast<size_t>(x.dim(-1)) * sums;
 }
 
 // With h = (x - mean) * scale and u = g * weight: dx = scale * (u - mean(u) - h * mean(u * h)), where
-// rms_norm has no mean(u).
-template <bool kCentred>
-void input_gradient(const float* g, const float* x, const float* weight, Statistics s, float* dx, int64_t k) {
+// rms_norm has no mean(u). Adds g * h and g to the chunk's sums.
+template <bool kCentred, class T, class W>
+void row_gradient(const T* g, const T* x, const W* weight, float eps, T* dx, float* sums, int64_t k) {
+  const Statistics s = statistics<kCentred>(x, k, eps);
   const F32 mean = broadcast(s.mean), scale = broadcast(s.scale);
   const float uh = row_sum(k, [=](int64_t i, int n) {
-    const F32 h = (load_some(x + i, n) - mean) * scale;
-    return load_some(g + i, n) * load_some(weight + i, n) * h;
+    const F32 h = (get(x + i, n) - mean) * scale;
+    return get(g + i, n) * get(weight + i, n) * h;
   });
   float u = 0.0f;
-  if (kCentred)
-    u = row_sum(k, [=](int64_t i, int n) { return load_some(g + i, n) * load_some(weight + i, n); });
+  if (kCentred) u = row_sum(k, [=](int64_t i, int n) { return get(g + i, n) * get(weight + i, n); });
   const F32 mean_uh = broadcast(uh / static_cast<float>(k)), mean_u = broadcast(u / static_cast<float>(k));
-  row_map(k, dx, [=](int64_t i, int n) {
-    const F32 h = (load_some(x + i, n) - mean) * scale;
-    const F32 own = load_some(g + i, n) * load_some(weight + i, n);
-    return scale * (own - mean_u - h * mean_uh);
+  each_vector(0, k, [=](int64_t i, int n) {
+    const F32 h = (get(x + i, n) - mean) * scale, own = get(g + i, n);
+    put(dx + i, scale * (own * get(weight + i, n) - mean_u - h * mean_uh), n);
+    put(sums + i, fma(own, h, get(sums + i, n)), n);
+    if (kCentred) put(sums + k + i, get(sums + k + i, n) + own, n);
   });
 }
 
-// Sums over all rows for columns [from, from + width), width <= kStrip.
-constexpr int64_t kStrip = 64, kChunk = 32;
-template <bool kCentred>
-void column_gradients(const float* g, const float* x, const Statistics* s, int64_t rows, int64_t k,
-                      int64_t from, int64_t width, float* dweight, float* dbias) {
-  double weight_total[kStrip] = {}, bias_total[kStrip] = {};
-  for (int64_t r0 = 0; r0 < rows; r0 += kChunk) {
-    float weight_part[kStrip] = {}, bias_part[kStrip] = {};
-    const int64_t r1 = r0 + kChunk < rows ? r0 + kChunk : rows;
-    for (int64_t r = r0; r < r1; ++r) {
-      const float *gr = g + r * k + from, *xr = x + r * k + from;
-      for (int64_t j = 0; j < width; ++j) weight_part[j] += gr[j] * ((xr[j] - s[r].mean) * s[r].scale);
-      if (kCentred)
-        for (int64_t j = 0; j < width; ++j) bias_part[j] += gr[j];
-    }
-    for (int64_t j = 0; j < kStrip; ++j) weight_total[j] += static_cast<double>(weight_part[j]);
-    for (int64_t j = 0; j < kStrip; ++j) bias_total[j] += static_cast<double>(bias_part[j]);
+// The chunks' sums of columns [begin, end) to `out`.
+template <class W>
+void add_chunks(const float* sums, int64_t chunks, int64_t stride, int64_t begin, int64_t end, W* out) {
+  for (int64_t i = begin; i < end; i += kLanes) {
+    const int n = static_cast<int>(end - i < kLanes ? end - i : kLanes);
+    double total[kLanes] = {};
+    for (int64_t c = 0; c < chunks; ++c)
+      for (int j = 0; j < n; ++j) total[j] += static_cast<double>(sums[c * stride + i + j]);
+    float rounded[kLanes] = {};
+    for (int j = 0; j < n; ++j) rounded[j] = static_cast<float>(total[j]);
+    put(out + i, load(rounded), n);
   }
-  for (int64_t j = 0; j < width; ++j) dweight[from + j] = static_cast<float>(weight_total[j]);
-  if (kCentred)
-    for (int64_t j = 0; j < width; ++j) dbias[from + j] = static_cast<float>(bias_total[j]);
 }
 
-template <bool kCentred>
+template <bool kCentred, class T, class W>
 void run_backward(const Call& call) {
-  const int64_t k = call.in[1].dim(-1), rows = call.in[1].rows();
-  const float *g = call.in[0].as<float>(), *x = call.in[1].as<float>(), *weight = call.in[2].as<float>();
-  float *dx = call.out[0].as<float>(), *dweight = call.out[1].as<float>();
-  float* dbias = kCentred ? call.out[2].as<float>() : nullptr;
+  const int64_t k = call.in[1].dim(-1), rows = call.in[1].rows(), chunks = chunks_of(rows);
+  const T *g = call.in[0].as<T>(), *x = call.in[1].as<T>();
+  const W* weight = call.in[2].as<W>();
+  T* dx = call.out[0].as<T>();
   const float eps = static_cast<float>(call.attrs->f64("eps"));
-  Statistics* s = static_cast<Statistics*>(call.scratch);
-  call.pool->parallel_for(rows, grain(k), [=](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      s[row] = statistics<kCentred>(x + row * k, k, eps);
-      input_gradient<kCentred>(g + row * k, x + row * k, weight, s[row], dx + row * k, k);
+  float* sums = static_cast<float*>(call.scratch);
+  const int64_t stride = (call.n_out - 1) * k;
+  call.pool->parallel_for(chunks, grain(k * kChunk), [=](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      float* own = sums + c * stride;
+      for (int64_t i = 0; i < stride; ++i) own[i] = 0.0f;
+      const int64_t last = (c + 1) * kChunk < rows ? (c + 1) * kChunk : rows;
+      for (int64_t r = c * kChunk; r < last; ++r)
+        row_gradient<kCentred>(g + r * k, x + r * k, weight, eps, dx + r * k, own, k);
     }
   });
-  const int64_t strips = (k + kStrip - 1) / kStrip;
-  call.pool->parallel_for(strips, grain(kStrip * rows), [=](int64_t begin, int64_t end) {
-    for (int64_t strip = begin; strip < end; ++strip) {
-      const int64_t from = strip * kStrip, width = k - from < kStrip ? k - from : kStrip;
-      column_gradients<kCentred>(g, x, s, rows, k, from, width, dweight, dbias);
-    }
+  W *dweight = call.out[1].as<W>(), *dbias = kCentred ? call.out[2].as<W>() : nullptr;
+  call.pool->parallel_for(k, (grain(chunks) + kLanes - 1) / kLanes * kLanes, [=](int64_t begin, int64_t end) {
+    add_chunks(sums, chunks, stride, begin, end, dweight);
+    if (kCentred) add_chunks(sums + k, chunks, stride, begin, end, dbias);
   });
 }
+
+// --- who accepts what: T for x and g, W for the weights, which the outputs repeat
+// -------------------------------------------
+
+template <DType kT, DType kW>
+bool is(const DType* kinds, const char* pattern) {
+  for (; *pattern != 0; ++pattern, ++kinds)
+    if (*kinds != (*pattern == 'x' ? kT : kW)) return false;
+  return true;
+}
+
+template <bool kCentred, DType kT, DType kW>
+bool accept_norm(const DType* in, int n_in, const DType* out, int n_out) {
+  const char* pattern = kCentred ? "xww" : "xw";
+  return n_in == (kCentred ? 3 : 2) && n_out == 1 && is<kT, kW>(in, pattern) && out[0] == kT;
+}
+
+template <bool kCentred, DType kT, DType kW>
+bool accept_backward(const DType* in, int n_in, const DType* out, int n_out) {
+  const char* pattern = kCentred ? "xww" : "xw";
+  return n_in == 3 && n_out == (kCentred ? 3 : 2) && is<kT, kW>(in, "xxw") && is<kT, kW>(out, pattern);
+}
+
+#define TV_NORM(name, centred, T, W, KT, KW)                                                          \
+  {name, accept_norm<centred, DType::KT, DType::KW>, check_norm<centred>, run_norm<centred, T, W>}, { \
+    name "_backward", accept_backward<centred, DType::KT, DType::KW>, check_backward<centred>,        \
+        run_backward<centred, T, W>, scratch_backward                                                 \
+  }
+#define TV_NORMS(name, centred)                                                                       \
+  TV_NORM(name, centred, float, float, f32, f32), TV_NORM(name, centred, uint16_t, float, bf16, f32), \
+      TV_NORM(name, centred, uint16_t, uint16_t, bf16, bf16)
 
 }  // namespace
 
-TV_KERNELS(norm, {"layer_norm", accept_all<DType::f32, 3, 1>, check_norm<true>, run_norm<true>},
-           {"rms_norm", accept_all<DType::f32, 2, 1>, check_norm<false>, run_norm<false>},
-           {"layer_norm_backward", accept_all<DType::f32, 3, 3>, check_backward<true>, run_backward<true>,
-            scratch_backward},
-           {"rms_norm_backward", accept_all<DType::f32, 3, 2>, check_backward<false>, run_backward<false>,
-            scratch_backward})
+TV_KERNELS(norm, TV_NORMS("layer_norm", true), TV_NORMS("rms_norm", false))
 
 }  // namespace tv::TV_ISA

@@ -1,48 +1,26 @@
 // What a training step does to gradients and parameters: grad_norm, accumulate and adamw.
 //
 // Parameters, moments and sums f32; gradients f32 or bf16. Elements do not depend on each other, but for the
-// norm: there chunks of 4,096 elements at fixed places are summed in double and folded in order, so its bits
-// do not depend on the threads.
+// norm: there chunks of 4,096 elements at fixed places are summed by kernels/rowwise.h and folded in order,
+// in double, so its bits do not depend on the threads. All are bound by memory.
 #include "kernels/checks.h"
 #include "kernels/kernel.h"
-#include "simd/simd.h"
+#include "kernels/rowwise.h"
+#include "kernels/stored.h"
 
 namespace tv::TV_ISA {
 namespace {
 
 constexpr int64_t kChunk = 4096;
+constexpr int64_t kGrain = 16384;  // elements that are worth a thread's while
 
 bool is_gradient(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-
-struct Gradient {
-  const void* data;
-  bool half;
-
-  explicit Gradient(const View& v) : data(v.data), half(v.dtype == DType::bf16) {}
-  F32 get(int64_t i, int n) const {
-    if (half) {
-      const uint16_t* p = static_cast<const uint16_t*>(data) + i;
-      return n == kLanes ? load_bf16(p) : load_bf16_partial(p, n);
-    }
-    const float* p = static_cast<const float*>(data) + i;
-    return n == kLanes ? load(p) : load_partial(p, n);
-  }
-};
-
-TV_INLINE F32 load_n(const float* p, int n) { return n == kLanes ? load(p) : load_partial(p, n); }
-TV_INLINE void store_n(float* p, F32 x, int n) { n == kLanes ? store(p, x) : store_partial(p, x, n); }
-
-template <class F>
-TV_INLINE void each_vector(int64_t begin, int64_t end, F&& f) {
-  int64_t i = begin;
-  for (; i + kLanes <= end; i += kLanes) f(i, kLanes);
-  if (i < end) f(i, static_cast<int>(end - i));
-}
 
 int64_t chunks_of(const View& v) { return (v.size() + kChunk - 1) / kChunk; }
 
 // --- grad_norm: (g, ...) -> (peak, ratio)
-// Error: 1e-6 relative, for any finite gradients. Sums of squares are in double, where they cannot overflow.
+// Error: 1e-6 relative, for any finite gradients. A chunk's elements are squared after a scaling by a power
+// of two that brings the largest of them near 1, so that no square overflows and none that counts underflows.
 
 struct Part {
   double squares;
@@ -68,21 +46,35 @@ int64_t norm_parts(const Call& call) {
 
 size_t norm_scratch(const Call& call) { return static_cast<size_t>(norm_parts(call)) * sizeof(Part); }
 
+// 2^e in double.
+double power_of_two(int e) { return std::bit_cast<double>(static_cast<uint64_t>(1023 + e) << 52); }
+
+// The exponent of x, from -126 to 126; 0 for 0, an infinity or a NaN.
+int exponent(float x) {
+  const int biased = static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & 0xff);
+  if (x == 0 || biased == 255) return 0;
+  return biased < 1 ? -126 : biased > 253 ? 126 : biased - 127;
+}
+
 // A NaN makes the squares NaN; the largest magnitude passes it over.
-Part measure(const Gradient& g, int64_t begin, int64_t end) {
-  F32 peak = zero();
-  double squares = 0;
-  for (int64_t i = begin; i < end; i += kLanes) {
-    const int n = static_cast<int>(end - i < kLanes ? end - i : kLanes);
-    alignas(64) float lanes[kLanes];
-    const F32 x = g.get(i, n);
-    peak = max(abs(x), peak);
-    store(lanes, x);
-    double partial = 0;
-    for (int j = 0; j < kLanes; ++j) partial += static_cast<double>(lanes[j]) * static_cast<double>(lanes[j]);
-    squares += partial;
-  }
-  return {squares, reduce_max(peak)};
+template <class G>
+Part measure(const G* g, int64_t size) {
+  F32 top = zero();
+  each_vector(0, size, [&](int64_t i, int n) { top = max(abs(get(g + i, n)), top); });
+  const float peak = reduce_max(top);
+  const int e = exponent(peak);
+  const F32 scale = broadcast(static_cast<float>(power_of_two(-e)));
+  const float squares = row_sum(size, [=](int64_t i, int n) {
+    const F32 x = get(g + i, n) * scale;
+    return x * x;
+  });
+  return {static_cast<double>(squares) * power_of_two(2 * e), peak};
+}
+
+Part measure(const View& g, int64_t from) {
+  const int64_t size = g.size() - from < kChunk ? g.size() - from : kChunk;
+  if (g.dtype == DType::bf16) return measure(g.as<uint16_t>() + from, size);
+  return measure(g.as<float>() + from, size);
 }
 
 void norm_run(const Call& call) {
@@ -92,8 +84,7 @@ void norm_run(const Call& call) {
     int64_t input = 0, before = 0;
     for (int64_t part = begin; part < end; ++part) {
       while (part - before >= chunks_of(call.in[input])) before += chunks_of(call.in[input++]);
-      const int64_t from = (part - before) * kChunk, size = call.in[input].size();
-      parts[part] = measure(Gradient(call.in[input]), from, from + kChunk < size ? from + kChunk : size);
+      parts[part] = measure(call.in[input], (part - before) * kChunk);
     }
   });
   Part total{0, 0};
@@ -110,8 +101,9 @@ void norm_run(const Call& call) {
 
 // --- accumulate: (total, g, keep) -> total, exact but for one rounding
 
+template <DType kG>
 bool accumulate_accepts(const DType* in, int n_in, const DType* out, int n_out) {
-  return n_in == 3 && n_out == 1 && in[0] == DType::f32 && is_gradient(in[1]) && in[2] == DType::f32 &&
+  return n_in == 3 && n_out == 1 && in[0] == DType::f32 && in[1] == kG && in[2] == DType::f32 &&
          out[0] == DType::f32;
 }
 
@@ -121,15 +113,16 @@ void accumulate_check(const Call& call) {
   demand_same_shape(call, "the output", call.out[0], call.in[0]);
 }
 
+template <class G>
 void accumulate_run(const Call& call) {
   const float* old = call.in[0].as<float>();
+  const G* g = call.in[1].as<G>();
   float* out = call.out[0].as<float>();
-  const Gradient g(call.in[1]);
   const bool keep = *call.in[2].as<float>() != 0;
-  call.pool->parallel_for(call.out[0].size(), kChunk, [=](int64_t begin, int64_t end) {
+  call.pool->parallel_for(call.out[0].size(), kGrain, [=](int64_t begin, int64_t end) {
     each_vector(begin, end, [=](int64_t i, int n) {
-      const F32 x = g.get(i, n);
-      store_n(out + i, keep ? load_n(old + i, n) + x : x, n);
+      const F32 x = get(g + i, n);
+      put(out + i, keep ? get(old + i, n) + x : x, n);
     });
   });
 }
@@ -139,10 +132,11 @@ void accumulate_run(const Call& call) {
 
 constexpr int kP = 0, kG = 1, kM = 2, kV = 3, kRates = 4, kScale = 5;
 
+template <DType kType>
 bool adamw_accepts(const DType* in, int n_in, const DType* out, int n_out) {
   if (n_in != 6 || n_out != 3) return false;
   for (int i = 0; i < n_in; ++i)
-    if (i == kG ? !is_gradient(in[i]) : in[i] != DType::f32) return false;
+    if (in[i] != (i == kG ? kType : DType::f32)) return false;
   return out[0] == DType::f32 && out[1] == DType::f32 && out[2] == DType::f32;
 }
 
@@ -187,21 +181,22 @@ void keep_all(const Call& call) {
       __builtin_memcpy(call.out[i].data, call.in[from[i]].data, call.out[i].nbytes());
 }
 
+template <class G>
 void adamw_run(const Call& call) {
   if (!(*call.in[kScale].as<float>() > 0)) return keep_all(call);
   const float *p = call.in[kP].as<float>(), *m = call.in[kM].as<float>(), *v = call.in[kV].as<float>();
   float *new_p = call.out[0].as<float>(), *new_m = call.out[1].as<float>(), *new_v = call.out[2].as<float>();
-  const Gradient g(call.in[kG]);
+  const G* g = call.in[kG].as<G>();
   const Step s = step_of(call);
-  call.pool->parallel_for(call.out[0].size(), kChunk, [=](int64_t begin, int64_t end) {
+  call.pool->parallel_for(call.out[0].size(), kGrain, [=](int64_t begin, int64_t end) {
     each_vector(begin, end, [=](int64_t i, int n) {
-      const F32 u = g.get(i, n) * s.scale;
-      const F32 mean = fma(s.beta1, load_n(m + i, n), s.rest1 * u);
-      const F32 square = fma(s.beta2, load_n(v + i, n), s.rest2 * (u * u));
+      const F32 u = get(g + i, n) * s.scale;
+      const F32 mean = fma(s.beta1, get(m + i, n), s.rest1 * u);
+      const F32 square = fma(s.beta2, get(v + i, n), s.rest2 * (u * u));
       const F32 by = mean * s.m_rise / (sqrt(square * s.v_rise) + s.eps);
-      store_n(new_m + i, mean, n);
-      store_n(new_v + i, square, n);
-      store_n(new_p + i, load_n(p + i, n) * s.keep - s.rate * by, n);
+      put(new_m + i, mean, n);
+      put(new_v + i, square, n);
+      put(new_p + i, get(p + i, n) * s.keep - s.rate * by, n);
     });
   });
 }
@@ -209,7 +204,9 @@ void adamw_run(const Call& call) {
 }  // namespace
 
 TV_KERNELS(optimizer, {"grad_norm", norm_accepts, norm_check, norm_run, norm_scratch},
-           {"accumulate", accumulate_accepts, accumulate_check, accumulate_run},
-           {"adamw", adamw_accepts, adamw_check, adamw_run})
+           {"accumulate", accumulate_accepts<DType::f32>, accumulate_check, accumulate_run<float>},
+           {"accumulate", accumulate_accepts<DType::bf16>, accumulate_check, accumulate_run<uint16_t>},
+           {"adamw", adamw_accepts<DType::f32>, adamw_check, adamw_run<float>},
+           {"adamw", adamw_accepts<DType::bf16>, adamw_check, adamw_run<uint16_t>})
 
 }  // namespace tv::TV_ISA

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/checks.h"
-#include "simd/simd.h"
+#include "kernels/stored.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -45,13 +45,14 @@ void table_run(const Call& call) {
 }
 
 // --- rope -------------------------------------------------------------------------------------------------
-// x f32 [..., T, H, D], cos and sin f32 [..., T, d] with 2d <= D -> f32. Error: 1.5 ulp of the longer
-// product. The table's dimensions before d are the last ones of x's before H; what it lacks in front, or has
-// as 1, is repeated.
+// x f32 or bf16 [..., T, H, D], cos and sin f32 [..., T, d] with 2d <= D -> x's dtype. Error in f32: 1.5 ulp
+// of the longer product; bf16 is rounded once. The table's dimensions before d are the last ones of x's
+// before H; what it lacks in front, or has as 1, is repeated.
 
+template <DType kType>
 bool rope_accepts(const DType* in, int n_in, const DType* out, int n_out) {
-  return n_in == 3 && n_out == 1 && in[0] == DType::f32 && in[1] == DType::f32 && in[2] == DType::f32 &&
-         out[0] == DType::f32;
+  return n_in == 3 && n_out == 1 && in[0] == kType && in[1] == DType::f32 && in[2] == DType::f32 &&
+         out[0] == kType;
 }
 
 void rope_check(const Call& call) {
@@ -71,18 +72,13 @@ void rope_check(const Call& call) {
   if (call.attrs->has("interleaved")) demand_bool(call, "interleaved");
 }
 
-void rotate_halves(const float* x, const float* c, const float* s, int64_t d, float* y) {
-  int64_t i = 0;
-  for (; i + kLanes <= d; i += kLanes) {
-    const F32 a = load(x + i), b = load(x + d + i), u = load(c + i), v = load(s + i);
-    store(y + i, a * u - b * v);
-    store(y + d + i, b * u + a * v);
-  }
-  for (; i < d; ++i) {
-    const float a = x[i], b = x[d + i];
-    y[i] = a * c[i] - b * s[i];
-    y[d + i] = b * c[i] + a * s[i];
-  }
+template <class T>
+void rotate_halves(const T* x, const float* c, const float* s, int64_t d, T* y) {
+  each_vector(0, d, [=](int64_t i, int n) {
+    const F32 a = get(x + i, n), b = get(x + d + i, n), u = get(c + i, n), v = get(s + i, n);
+    put(y + i, a * u - b * v, n);
+    put(y + d + i, b * u + a * v, n);
+  });
 }
 
 void rotate_pairs(const float* x, const float* c, const float* s, int64_t d, float* y) {
@@ -93,21 +89,35 @@ void rotate_pairs(const float* x, const float* c, const float* s, int64_t d, flo
   }
 }
 
+// By way of float, some planes at a time.
+void rotate_pairs(const uint16_t* x, const float* c, const float* s, int64_t d, uint16_t* y) {
+  constexpr int64_t kTile = 64;
+  float from[2 * kTile], to[2 * kTile];
+  for (int64_t at = 0; at < d; at += kTile) {
+    const int64_t n = d - at < kTile ? d - at : kTile;
+    each_vector(0, 2 * n, [&](int64_t i, int count) { put(from + i, get(x + 2 * at + i, count), count); });
+    rotate_pairs(from, c + at, s + at, n, to);
+    each_vector(0, 2 * n, [&](int64_t i, int count) { put(y + 2 * at + i, get(to + i, count), count); });
+  }
+}
+
+template <class T>
 void rope_run(const Call& call) {
   const View &x = call.in[0], &table = call.in[1];
   const int64_t heads = x.dim(-2), width = x.dim(-1), d = table.dim(-1);
   const int64_t tokens = heads * width == 0 ? 0 : x.size() / (heads * width);
   const int64_t table_rows = d == 0 ? 1 : table.size() / d;
-  const float *from = x.as<float>(), *cosines = table.as<float>(), *sines = call.in[2].as<float>();
-  float* to = call.out[0].as<float>();
-  const auto rotate = call.attrs->i64("interleaved", 0) != 0 ? rotate_pairs : rotate_halves;
+  const float *cosines = table.as<float>(), *sines = call.in[2].as<float>();
+  const T* from = x.as<T>();
+  T* to = call.out[0].as<T>();
+  const bool interleaved = call.attrs->i64("interleaved", 0) != 0;
   call.pool->parallel_for(tokens, 1 + 8192 / (1 + heads * width), [=](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const float *c = cosines + t % table_rows * d, *s = sines + t % table_rows * d;
       for (int64_t h = 0; h < heads; ++h) {
-        const float* head = from + (t * heads + h) * width;
-        float* turned = to + (t * heads + h) * width;
-        rotate(head, c, s, d, turned);
+        const T* head = from + (t * heads + h) * width;
+        T* turned = to + (t * heads + h) * width;
+        interleaved ? rotate_pairs(head, c, s, d, turned) : rotate_halves(head, c, s, d, turned);
         for (int64_t i = 2 * d; i < width; ++i) turned[i] = head[i];
       }
     }
@@ -117,6 +127,7 @@ void rope_run(const Call& call) {
 }  // namespace
 
 TV_KERNELS(rope, {"rope_table", table_accepts, table_check, table_run},
-           {"rope", rope_accepts, rope_check, rope_run})
+           {"rope", rope_accepts<DType::f32>, rope_check, rope_run<float>},
+           {"rope", rope_accepts<DType::bf16>, rope_check, rope_run<uint16_t>})
 
 }  // namespace tv::TV_ISA

@@ -109,14 +109,19 @@ class Verifier {
     }
     for (uint32_t id : op.in) uses_[plan_.values[id].root] = 0;
     if (op.out.empty()) bad("has no outputs");
-    if (op.row == "reshape") return reshape(op);
+    if (is_view(op.row)) return view(op);
     op.kernel = find_kernel(op.row.c_str(), in.data(), static_cast<int>(in.size()), out.data(),
                             static_cast<int>(out.size()));
     if (op.kernel == nullptr) no_kernel(op, in, out);
   }
 
-  void reshape(const Op& op) {
-    if (op.in.size() != 1 || op.out.size() != 1) bad("takes one input and gives one output");
+  // reshape(x) and after(x, g) give x under another name.
+  static bool is_view(const std::string& row) { return row == "reshape" || row == "after"; }
+
+  void view(const Op& op) {
+    const size_t wanted = op.row == "reshape" ? 1 : 2;
+    if (op.in.size() != wanted || op.out.size() != 1)
+      bad("has %zu inputs and %zu outputs; wanted: %zu and 1", op.in.size(), op.out.size(), wanted);
     const Value& from = plan_.values[op.in[0]];
     const Value& to = plan_.values[op.out[0]];
     if (from.dtype != to.dtype || bytes(from, smallest_) != bytes(to, smallest_) ||
@@ -151,7 +156,7 @@ class Verifier {
         bytes(input, largest_) != bytes(value, largest_))
       bad("output %zu has not the dtype and byte size of input %d, whose storage it takes", i, alias);
     value.root = input.root;
-    if (op.row != "reshape") write_over(input);
+    if (!is_view(op.row)) write_over(input);
     born_[id] = age_[value.root];
   }
 

@@ -121,6 +121,25 @@ void broadcasting() {
   broadcasts({1, 2, 1, 2, 1, 2, 1, 2}, {2, 1, 2, 1, 2, 1, 2, 1}, {2, 2, 2, 2, 2, 2, 2, 2});
 }
 
+// bf16 operands give what float gives, rounded.
+void halves() {
+  for (const char* name : {"add", "sub", "mul"})
+    for (const auto& [a_shape, b_shape] :
+         {std::pair<std::vector<int64_t>, std::vector<int64_t>>{{5, 37}, {5, 37}},
+          {{70001}, {}},
+          {{}, {33}},
+          {{4, 1, 19}, {3, 1}}}) {
+      Array a = random_array(a_shape, 1, 4), b = random_array(b_shape, 2, 4);
+      Array ha = to_bf16(a), hb = to_bf16(b);
+      a = from_bf16(ha), b = from_bf16(hb);
+      std::vector<int64_t> shape = a_shape.size() > b_shape.size() ? a_shape : b_shape;
+      if (shape.size() == 3) shape = {4, 3, 19};
+      Array wanted = run_one(name, {&a, &b}, DType::f32, shape);
+      Array y = run_one(name, {&ha, &hb}, DType::bf16, shape);
+      CHECK(same_bits(y, to_bf16(wanted)));
+    }
+}
+
 void special_values() {
   Array a = array_of<float>(DType::f32, {5}, {kNan, 1, kInf, -kInf, -0.0f});
   Array b = array_of<float>(DType::f32, {5}, {1, kNan, 1, 1, 0});
@@ -236,6 +255,7 @@ void refuses() {
 int body() {
   functions();
   broadcasting();
+  halves();
   special_values();
   integers();
   logic();

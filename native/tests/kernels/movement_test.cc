@@ -249,6 +249,26 @@ void scatters() {
                run_kernel("scatter_add", {&x, &ids, &less}, {&y}, make_attrs({{"axis", int64_t{0}}})));
 }
 
+// Of bf16, all that is added to a row is summed in float and rounded once.
+void scatters_halves() {
+  for (const int64_t inner : {1, 5, 128, 300}) {
+    Array x = random_array({2, 40, inner}, 1), updates = random_array({2, 90, inner}, 2);
+    Array hx = to_bf16(x), added = to_bf16(updates);
+    x = from_bf16(hx), updates = from_bf16(added);
+    std::vector<int32_t> ids(90);
+    for (int i = 0; i < 90; ++i) ids[i] = i * i % 37;
+    Array indices = int_array({90}, ids);
+    const Attrs attrs = make_attrs({{"axis", int64_t{1}}});
+    Array wanted = run_one("scatter_add", {&x, &indices, &updates}, DType::f32, x.shape, attrs);
+    Array y = run_one("scatter_add", {&hx, &indices, &added}, DType::bf16, x.shape, attrs);
+    CHECK(same_bits(y, to_bf16(wanted)));
+    run_kernel("scatter_add", {&hx, &indices, &added}, {&hx}, attrs, 2);  // in place
+    CHECK(same_bits(y, hx));
+  }
+  Array x(DType::bf16, {2, 3}), y = x, ids = int_array({2}, {2, -1}), add(DType::bf16, {2, 3});
+  CHECK(run_kernel("scatter_add", {&x, &ids, &add}, {&y}, make_attrs({{"axis", int64_t{0}}})));
+}
+
 int body() {
   reshapes();
   permuting();
@@ -258,6 +278,7 @@ int body() {
   padding();
   takes();
   scatters();
+  scatters_halves();
   return check_result();
 }
 

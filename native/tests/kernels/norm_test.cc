@@ -64,6 +64,35 @@ void norms(int64_t rows, int64_t k) {
   CHECK(std::memcmp(alone.bytes.data(), y.as<float>() + (rows - 1) * k, alone.bytes.size()) == 0);
 }
 
+// bf16 rows give what float gives, rounded; weights may be of either type.
+void halves(int64_t rows, int64_t k) {
+  Array x = random_array({rows, k}, k, 3), g = random_array({rows, k}, k + 1), weight = random_array({k}, 3),
+        bias = random_array({k}, 4);
+  Array hx = to_bf16(x), hg = to_bf16(g), hw = to_bf16(weight), hb = to_bf16(bias);
+  x = from_bf16(hx), g = from_bf16(hg), weight = from_bf16(hw), bias = from_bf16(hb);
+  const Attrs attrs = make_attrs({{"eps", kEps}});
+  Array rms = run_one("rms_norm", {&x, &weight}, DType::f32, x.shape, attrs);
+  Array layer = run_one("layer_norm", {&x, &weight, &bias}, DType::f32, x.shape, attrs);
+  Array dx(DType::f32, x.shape), dw(DType::f32, {k}), ldx(DType::f32, x.shape), ldw(DType::f32, {k}),
+      ldb(DType::f32, {k});
+  run_everywhere("rms_norm_backward", {&g, &x, &weight}, {&dx, &dw}, attrs);
+  run_everywhere("layer_norm_backward", {&g, &x, &weight}, {&ldx, &ldw, &ldb}, attrs);
+  for (const bool wide : {true, false}) {
+    Array& w = wide ? weight : hw;
+    const auto same = [&](Array& single, Array& got) {
+      return same_bits(got.dtype == DType::f32 ? single : to_bf16(single), got);
+    };
+    Array y = run_one("rms_norm", {&hx, &w}, DType::bf16, x.shape, attrs);
+    Array z = run_one("layer_norm", {&hx, &w, wide ? &bias : &hb}, DType::bf16, x.shape, attrs);
+    CHECK(same(rms, y) && same(layer, z));
+    Array hdx(DType::bf16, x.shape), hdw(w.dtype, {k}), hdb(w.dtype, {k});
+    run_everywhere("rms_norm_backward", {&hg, &hx, &w}, {&hdx, &hdw}, attrs);
+    CHECK(same(dx, hdx) && same(dw, hdw));
+    run_everywhere("layer_norm_backward", {&hg, &hx, &w}, {&hdx, &hdw, &hdb}, attrs);
+    CHECK(same(ldx, hdx) && same(ldw, hdw) && same(ldb, hdb));
+  }
+}
+
 void refuses() {
   const Attrs attrs = make_attrs({{"eps", kEps}});
   Array x(DType::f32, {2, 3}), w(DType::f32, {3}), wide(DType::f32, {4}), scalar(DType::f32, {}),
@@ -84,6 +113,7 @@ int body() {
   for (const int64_t k : kOddSizes) norms(5, k);
   norms(1, 576);
   norms(300, 65);
+  for (const int64_t k : kOddSizes) halves(37, k);
   refuses();
   return check_result();
 }

@@ -54,6 +54,19 @@ void turns(int64_t width, int64_t d, bool interleaved, std::vector<int64_t> tabl
   }
 }
 
+// bf16 heads give what float gives, rounded.
+void halves(int64_t width, int64_t d, bool interleaved) {
+  Array hx(DType::bf16, {5, 2, width}), hy = hx;
+  Array x = random_array(hx.shape, 1), cosines = random_array({5, d}, 2), sines = random_array({5, d}, 3);
+  hx = to_bf16(x), x = from_bf16(hx);
+  Array y(DType::f32, x.shape);
+  Attrs attrs;
+  attrs.add("interleaved", int64_t{interleaved});
+  run_kernel("rope", {&x, &cosines, &sines}, {&y}, attrs);
+  run_kernel("rope", {&hx, &cosines, &sines}, {&hy}, attrs, 2);
+  CHECK(same_bits(to_bf16(y), hy));
+}
+
 void refuses() {
   Array x = random_array({3, 2, 8}, 1), y(DType::f32, x.shape);
   Array wide = random_array({3, 5}, 2), other = random_array({2, 4}, 2), good = random_array({3, 4}, 2);
@@ -73,6 +86,8 @@ int body() {
       turns(2 * d + 3, d, interleaved, {3});
       turns(2 * d, d, interleaved, {1, 3});
     }
+  for (const bool interleaved : {false, true})
+    for (const int64_t d : {1, 4, 20, 32, 64, 65, 150}) halves(2 * d + d % 3, d, interleaved);
   refuses();
   return check_result();
 }

@@ -57,6 +57,18 @@ inline Array random_array(std::vector<int64_t> shape, uint64_t seed, float size 
   return a;
 }
 
+// The same numbers, rounded to bf16; and such numbers as float.
+inline Array to_bf16(Array& x) {
+  Array h(DType::bf16, x.shape);
+  for (int64_t i = 0; i < x.size(); ++i) h.as<uint16_t>()[i] = f32_to_bf16(x.as<float>()[i]);
+  return h;
+}
+inline Array from_bf16(Array& h) {
+  Array x(DType::f32, h.shape);
+  for (int64_t i = 0; i < x.size(); ++i) x.as<float>()[i] = bf16_to_f32(h.as<uint16_t>()[i]);
+  return x;
+}
+
 inline Array int_array(std::vector<int64_t> shape, const std::vector<int32_t>& values) {
   Array a(DType::i32, std::move(shape));
   if (!a.bytes.empty()) std::memcpy(a.bytes.data(), values.data(), a.bytes.size());

@@ -86,6 +86,24 @@ void runs() {
         x[1] == 8);
 }
 
+// after(x, g) is x: in x's storage, or a copy.
+void orders() {
+  for (const int32_t alias : {0, -1}) {
+    W w;
+    const uint32_t x = w.value(Kind::input, DType::f32, "x", {W::fixed(2)});
+    const uint32_t sum = w.temporary(DType::f32, {W::fixed(2)}), y = w.temporary(DType::f32, {W::fixed(2)});
+    w.op("add", {x, x}, {sum});
+    w.op("after", {x, sum}, {y}, {}, {alias});
+    w.outputs = {{"y", y}};
+    const std::string bytes = w.bytes();
+    Program program(load_plan(bytes.data(), bytes.size()), nullptr, 1, {});
+    std::vector<float> data = {3, 4};
+    View in = floats(data, {2}), out;
+    program.run({&in, 1}, {&out, 1}, kGoOn);
+    CHECK(out.as<float>()[0] == 3 && out.as<float>()[1] == 4);
+  }
+}
+
 void refuses() {
   std::vector<float> b = {1, 2}, b3 = {1, 2, 3};
   const auto plan = load(sum_plan());
@@ -241,6 +259,7 @@ void lifetimes() {
 
 int main() {
   runs();
+  orders();
   refuses();
   dimensions();
   for (const bool paged : {false, true}) in_place(paged);

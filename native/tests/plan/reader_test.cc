@@ -173,7 +173,9 @@ void rules() {
   bad("byte size", [](W& w) { w.values[6].sizes[0].scale = 5; });
   bad("byte size", [](W& w) { w.values[6].dtype = 7; });
   bad("byte size", [](W& w) { w.values[7].sizes[0].offset = 9; });
-  bad("one output", [](W& w) { w.ops[2].in.push_back(0); });
+  bad("wanted: 1 and 1", [](W& w) { w.ops[2].in.push_back(0); });
+  bad("wanted: 2 and 1", [](W& w) { w.ops[2].row = "after"; });
+  bad("byte size", [](W& w) { w.ops[2].row = "after", w.ops[2].in = {1, 4}; });
   bad("writes over input", [](W& w) { w.ops[0].alias[0] = 0; });
   bad("used twice", [](W& w) { w.ops[1].in = {2, 2}, w.ops[1].alias[0] = 0; });
   bad("no update", [](W& w) { w.ops[1].alias[0] = 0, w.updates.clear(); });

@@ -3,6 +3,7 @@
 Each function checks shapes and dtypes when it is called and computes nothing. Names are the field's.
 """
 
+from trivet.ops.after import after
 from trivet.ops.attention import (
     attention,
     attention_backward,
@@ -57,7 +58,9 @@ from trivet.ops.embedding import (
 )
 from trivet.ops.glu import (
     geglu,
+    geglu_backward,
     swiglu,
+    swiglu_backward,
 )
 from trivet.ops.linear import (
     linear,
@@ -123,6 +126,7 @@ __all__ = [
     "adamw",
     "add",
     "addmm",
+    "after",
     "argmax",
     "attention",
     "attention_backward",
@@ -142,6 +146,7 @@ __all__ = [
     "full",
     "ge",
     "geglu",
+    "geglu_backward",
     "gelu_erf",
     "gelu_tanh",
     "grad_norm",
@@ -196,6 +201,7 @@ __all__ = [
     "sub",
     "sum",
     "swiglu",
+    "swiglu_backward",
     "take",
     "tanh",
     "where",

@@ -8,7 +8,7 @@ import numpy as np
 
 from trivet.graph import Node, Spec
 from trivet.ops.elementwise import INF, gelu_erf, gelu_tanh, mul, silu
-from trivet.ops.rules import floating, has_shape, operands, tolerance
+from trivet.ops.rules import SECOND, floating, has_shape, operands, tolerance
 from trivet.ops.table import TABLE, GradientContext, Sample, define
 
 
@@ -18,32 +18,54 @@ def _infer(op: str, gate: Spec, up: Spec) -> Spec:
     return gate
 
 
-def _samples(**attrs: Any) -> list[Sample]:
-    def pair(*shape: int) -> Any:
-        return lambda r: (2 * r.standard_normal(shape), r.standard_normal(shape))
+def _backward_infer(op: str, g: Spec, gate: Spec, up: Spec) -> tuple[Spec, Spec]:
+    floating(op, g, gate, up)
+    has_shape(op, "g", g, gate.shape)
+    has_shape(op, "up", up, gate.shape)
+    return gate, up
 
+
+def _samples(backward: bool = False, **attrs: Any) -> list[Sample]:
+    """Inputs ([g,] gate, up)."""
+
+    def given(*shape: int) -> Any:
+        lead = [shape] if backward else []
+        return lambda r: [
+            *(r.standard_normal(s) for s in lead),
+            2 * r.standard_normal(shape),
+            r.standard_normal(shape),
+        ]
+
+    hostile = [np.array([INF, 50.0, -50.0, 0.0]), np.array([1.0, 2.0, 1e4, INF])]
+    far = [np.ones(5), np.array([90.0, -90.0, 1e4, -1e4, 0.0]), np.ones(5)]
     return [
-        Sample(pair(3, 17), attrs),
-        Sample(pair(1), attrs, note="size 1"),
-        Sample(pair(0, 4), attrs, note="empty"),
-        Sample(lambda r: (np.array([INF, 50.0, -50.0, 0.0]), np.array([1.0, 2.0, 1e4, INF])), attrs,
-               gradient=False, note="hostile"),
-    ]  # fmt: skip
+        Sample(given(3, 17), attrs),
+        Sample(given(1), attrs, note="size 1"),
+        Sample(given(0, 4), attrs, note="empty"),
+        Sample(lambda r: far if backward else hostile, attrs, gradient=False, note="hostile"),
+    ]
 
 
-def _gradient(c: GradientContext, activation: Any) -> list[Any]:
-    gate, up = c.inputs
-    y = activation(gate)
-    (dgate,) = TABLE[y.op].gradient(  # type: ignore[operator]
-        GradientContext((gate,), {}, (y,), (mul(c.g, up),), (True,))
-    )
-    return [dgate, mul(c.g, y)]
+def _slopes(activation: Any) -> Any:
+    """The fallback of a gradient row."""
+
+    def composed(g: Node, gate: Node, up: Node, **attrs: Any) -> tuple[Any, Any]:
+        y = activation(**attrs)(gate)
+        context = GradientContext((gate,), {}, (y,), (mul(g, up),), (True,))
+        (dgate,) = TABLE[y.op].gradient(context)  # type: ignore[operator]
+        return dgate, mul(g, y)
+
+    return composed
+
+
+def _swiglu_gradient(c: GradientContext) -> Any:
+    return _swiglu_backward.node([c.g, *c.inputs], {})
 
 
 _swiglu = define(
     "swiglu",
     infer=lambda gate, up: _infer("swiglu", gate, up),
-    gradient=lambda c: _gradient(c, silu),
+    gradient=_swiglu_gradient,
     fallback=lambda gate, up: mul(silu(gate), up),
     fused=True,
     samples=_samples(),
@@ -62,8 +84,33 @@ def swiglu(gate: Any, up: Any) -> Any:
     return wrap(_swiglu.node(nodes, {}))
 
 
+_swiglu_backward = define(
+    "swiglu_backward",
+    infer=lambda g, gate, up: _backward_infer("swiglu_backward", g, gate, up),
+    gradient=SECOND,
+    fallback=_slopes(lambda: silu),
+    fused=True,
+    samples=_samples(backward=True),
+    tolerance=tolerance(4e-6),
+    doc="The gradients of swiglu in gate and up, given g, gate and up.",
+)
+
+
+def swiglu_backward(g: Any, gate: Any, up: Any) -> Any:
+    """(dgate, dup) of `swiglu`, for the gradient `g` of its result.
+
+    >>> swiglu_backward(*[np.zeros((2, 8), np.float32)] * 3)
+    (<item f32[2, 8]>, <item f32[2, 8]>)
+    """
+    return _swiglu_backward(g, gate, up)
+
+
 def _gelu(approximate: bool) -> Any:
     return gelu_tanh if approximate else gelu_erf
+
+
+def _geglu_gradient(c: GradientContext) -> Any:
+    return _geglu_backward.node([c.g, *c.inputs], c.attrs)
 
 
 def _geglu_composed(gate: Node, up: Node, approximate: bool) -> Any:
@@ -74,7 +121,7 @@ _geglu = define(
     "geglu",
     attrs={"approximate": bool},
     infer=lambda gate, up, approximate: _infer("geglu", gate, up),
-    gradient=lambda c: _gradient(c, _gelu(c.attrs["approximate"])),
+    gradient=_geglu_gradient,
     fallback=_geglu_composed,
     fused=True,
     samples=[*_samples(approximate=True), *_samples(approximate=False)],
@@ -91,3 +138,25 @@ def geglu(gate: Any, up: Any, approximate: bool = True) -> Any:
     """
     nodes, wrap = operands("geglu", gate, up)
     return wrap(_geglu.node(nodes, {"approximate": approximate}))
+
+
+_geglu_backward = define(
+    "geglu_backward",
+    attrs={"approximate": bool},
+    infer=lambda g, gate, up, approximate: _backward_infer("geglu_backward", g, gate, up),
+    gradient=SECOND,
+    fallback=_slopes(_gelu),
+    fused=True,
+    samples=[*_samples(backward=True, approximate=True), *_samples(backward=True, approximate=False)],
+    tolerance=tolerance(4e-6),
+    doc="The gradients of geglu in gate and up, given g, gate and up.",
+)
+
+
+def geglu_backward(g: Any, gate: Any, up: Any, approximate: bool = True) -> Any:
+    """(dgate, dup) of `geglu`, for the gradient `g` of its result.
+
+    >>> geglu_backward(*[np.zeros((2, 8), np.float32)] * 3)
+    (<item f32[2, 8]>, <item f32[2, 8]>)
+    """
+    return _geglu_backward(g, gate, up, approximate=approximate)

@@ -435,6 +435,7 @@ _scatter_add = define(
     ],
     tolerance=tolerance(1e-6),
     doc="x with updates added at indices along an axis; duplicates add in the order of the indices.",
+    alias={0: 0},
 )
 
 

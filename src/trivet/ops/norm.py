@@ -1,33 +1,51 @@
-"""Layer norm (arXiv:1607.06450) and RMS norm (arXiv:1910.07467) over the last axis."""
+"""Layer norm (arXiv:1607.06450) and RMS norm (arXiv:1910.07467) over the last axis.
+
+Weights have x's dtype or f32, as training holds them; their gradients have their own dtype.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from trivet.dtypes import f32, f64
 from trivet.graph import Node, Spec
-from trivet.ops.elementwise import add, mul, rsqrt, sub
+from trivet.ops.elementwise import add, cast, mul, rsqrt, sub
 from trivet.ops.reduce import mean, sum
-from trivet.ops.rules import SECOND, at_least, floating, has_shape, to_dtype, tolerance
+from trivet.ops.rules import SECOND, alike, at_least, floating, has_shape, one_of, to_dtype, tolerance
 from trivet.ops.table import GradientContext, Sample, define, unwrap
 
 
 def _check(op: str, x: Spec, **weights: Spec) -> None:
-    floating(op, x, *weights.values())
+    floating(op, x)
+    one_of(op, (x.dtype, f32), *weights.values())
+    alike(op, *weights.values())
     at_least(op, "x", x, 1)
     for name, w in weights.items():
         has_shape(op, name, w, x.shape[-1:])
 
 
+def _weight(w: Node, x: Node) -> Node:
+    """A weight as a row takes it."""
+    return w if w.dtype is f32 else to_dtype(w, x.dtype)
+
+
+def _wide(x: Node, like: Node) -> Any:
+    """What a norm of `like` is computed in: f32, or f64."""
+    return cast(x, f64 if like.dtype is f64 else f32)
+
+
 def _samples(weights: int, before: bool = False) -> list[Sample]:
     """Inputs ([g,] x, weights...)."""
 
-    def make(shape: tuple[int, ...], scale: float = 1.0) -> Any:
+    def make(shape: tuple[int, ...], scale: float = 1.0, kind: Any = np.float64) -> Any:
         def inputs(r: Any) -> list[Any]:
             lead = [r.standard_normal(shape)] if before else []
             return [
                 *lead,
                 scale * r.standard_normal(shape),
-                *(r.standard_normal(shape[-1:]) for _ in range(weights)),
+                *(r.standard_normal(shape[-1:]).astype(kind) for _ in range(weights)),
             ]
 
         return inputs
@@ -41,6 +59,7 @@ def _samples(weights: int, before: bool = False) -> list[Sample]:
         Sample(make((0, 3)), eps, note="empty"),
         Sample(make((2, 5), 0.0), eps, gradient=False, note="zeros"),
         Sample(make((2, 5), 1e3), eps, gradient=False, note="large"),
+        Sample(make((2, 70), kind=np.float32), eps, gradient=False, note="f32 weights"),
     ]
 
 
@@ -61,7 +80,8 @@ def _rms_scale(x: Node, eps: float) -> Any:
 
 
 def _rms_composed(x: Node, weight: Node, eps: float) -> Any:
-    return mul(mul(x, _rms_scale(x, eps)), weight)
+    wide = _wide(x, x)
+    return cast(mul(mul(wide, _rms_scale(wide, eps)), _wide(weight, x)), x.dtype)
 
 
 def _rms_gradient(c: GradientContext) -> Any:
@@ -82,14 +102,13 @@ _rms_norm = define(
 
 
 def rms_norm(x: Any, weight: Any, eps: float = 1e-5) -> Any:
-    """x / sqrt(mean(x²) + eps) * weight, with `x` [..., K] and `weight` [K] (cast to x's dtype).
+    """x / sqrt(mean(x²) + eps) * weight, with `x` [..., K] and `weight` [K] (of x's dtype or f32; else cast).
 
-    >>> import numpy as np
     >>> rms_norm(np.zeros((4, 8), np.float32), np.ones(8, np.float32))
     <rms_norm f32[4, 8]>
     """
     (node, w), wrap = unwrap("rms_norm", [x, weight])
-    return wrap(_rms_norm.node([node, to_dtype(w, node.dtype)], {"eps": float(eps)}))
+    return wrap(_rms_norm.node([node, _weight(w, node)], {"eps": float(eps)}))
 
 
 def _rms_backward_infer(g: Spec, x: Spec, weight: Spec, eps: float) -> tuple[Spec, ...]:
@@ -100,10 +119,11 @@ def _rms_backward_infer(g: Spec, x: Spec, weight: Spec, eps: float) -> tuple[Spe
 
 
 def _rms_backward_composed(g: Node, x: Node, weight: Node, eps: float) -> tuple[Any, ...]:
-    scale = _rms_scale(x, eps)
-    normed, gw = mul(x, scale), mul(g, weight)
+    g, wide = _wide(g, x), _wide(x, x)
+    scale = _rms_scale(wide, eps)
+    normed, gw = mul(wide, scale), mul(g, _wide(weight, x))
     dx = mul(scale, sub(gw, mul(normed, mean(mul(gw, normed), -1, keepdims=True))))
-    return dx, sum(mul(g, normed), _rows(x))
+    return cast(dx, x.dtype), cast(sum(mul(g, normed), _rows(x)), weight.dtype)
 
 
 _rms_norm_backward = define(
@@ -122,7 +142,6 @@ _rms_norm_backward = define(
 def rms_norm_backward(g: Any, x: Any, weight: Any, eps: float = 1e-5) -> Any:
     """(dx, dweight) of `rms_norm`, for the gradient `g` of its result.
 
-    >>> import numpy as np
     >>> rms_norm_backward(*[np.zeros((4, 8), np.float32)] * 2, np.ones(8, np.float32))
     (<item f32[4, 8]>, <item f32[8]>)
     """
@@ -145,7 +164,8 @@ def _standardised(x: Node, eps: float) -> tuple[Any, Any]:
 
 
 def _layer_composed(x: Node, weight: Node, bias: Node, eps: float) -> Any:
-    return add(mul(_standardised(x, eps)[0], weight), bias)
+    wide = _standardised(_wide(x, x), eps)[0]
+    return cast(add(mul(wide, _wide(weight, x)), _wide(bias, x)), x.dtype)
 
 
 def _layer_gradient(c: GradientContext) -> Any:
@@ -168,14 +188,15 @@ _layer_norm = define(
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
     """(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias over the last axis of `x` [..., K].
 
-    `weight` and `bias` are [K] and are cast to x's dtype; the variance is the biased one.
+    `weight` and `bias` are [K], both of x's dtype or f32, else cast; the variance is the biased one.
 
-    >>> import numpy as np
     >>> layer_norm(np.zeros((4, 8), np.float32), np.ones(8, np.float32), np.zeros(8, np.float32))
     <layer_norm f32[4, 8]>
     """
     (node, w, b), wrap = unwrap("layer_norm", [x, weight, bias])
-    weights = [to_dtype(w, node.dtype), to_dtype(b, node.dtype)]
+    weights = [_weight(w, node), _weight(b, node)]
+    if weights[0].dtype is not weights[1].dtype:
+        weights = [to_dtype(w, node.dtype) for w in weights]
     return wrap(_layer_norm.node([node, *weights], {"eps": float(eps)}))
 
 
@@ -187,11 +208,13 @@ def _layer_backward_infer(g: Spec, x: Spec, weight: Spec, eps: float) -> tuple[S
 
 
 def _layer_backward_composed(g: Node, x: Node, weight: Node, eps: float) -> tuple[Any, ...]:
-    normed, scale = _standardised(x, eps)
-    gw = mul(g, weight)
+    g = _wide(g, x)
+    normed, scale = _standardised(_wide(x, x), eps)
+    gw = mul(g, _wide(weight, x))
     centred = sub(gw, mean(gw, -1, keepdims=True))
     dx = mul(scale, sub(centred, mul(normed, mean(mul(gw, normed), -1, keepdims=True))))
-    return dx, sum(mul(g, normed), _rows(x)), sum(g, _rows(x))
+    dweight, dbias = (cast(sum(d, _rows(x)), weight.dtype) for d in (mul(g, normed), g))
+    return cast(dx, x.dtype), dweight, dbias
 
 
 _layer_norm_backward = define(
@@ -210,7 +233,6 @@ _layer_norm_backward = define(
 def layer_norm_backward(g: Any, x: Any, weight: Any, eps: float = 1e-5) -> Any:
     """(dx, dweight, dbias) of `layer_norm`, for the gradient `g` of its result.
 
-    >>> import numpy as np
     >>> len(layer_norm_backward(*[np.zeros((4, 8), np.float32)] * 2, np.ones(8, np.float32)))
     3
     """

@@ -89,7 +89,7 @@ class Row:
     fallback: Callable[..., Any] | None
     fused: bool
     attrs: Mapping[str, type]
-    alias: Mapping[int, int]  # output -> the input whose storage it takes (a state, or a reshape)
+    alias: Mapping[int, int]  # output -> the input whose storage it takes (a state, or a view)
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         nodes, wrap = unwrap(self.name, args)

@@ -9,10 +9,10 @@ import numpy as np
 
 from trivet.dtypes import DType
 from trivet.errors import InputError, ShapeError, UnsupportedError
-from trivet.graph import LEAVES, Dim, Graph, Node
+from trivet.graph import LEAVES, Dim, Graph, Node, Spec
 from trivet.ops.table import TABLE, Row
 from trivet.plan.passes import deduplicate, side_by_side
-from trivet.plan.structure import LARGEST_DIM, LARGEST_VALUE, MAX_RANK, Attr, Kind, Op, Plan, Value
+from trivet.plan.structure import LARGEST_DIM, LARGEST_VALUE, MAX_RANK, VIEWS, Attr, Kind, Op, Plan, Value
 
 #: attributes that the shape of the output says already; that shape may be symbolic, an attribute may not
 SHAPE_ATTRS = frozenset({"shape", "stops"})
@@ -40,7 +40,7 @@ def build(graph: Graph, dims: Mapping[str, tuple[int, int]] | None = None, name:
             inputs = tuple(ids[_place(n)] for n in node.inputs)
             outputs = tuple(add(Value("temporary", s.dtype, s.shape)) for s in node.specs)
             row = TABLE[node.op]
-            aliases = tuple(row.alias.get(i, -1) for i in range(len(outputs)))
+            aliases = tuple(_alias(row, i, spec) for i, spec in enumerate(node.specs))
             ops.append(Op(node.op, attributes(row, node.attrs), inputs, outputs, aliases))
             ids.update(((node, i), v) for i, v in enumerate(outputs))
     outputs_ = {n: ids[_place(node)] for n, node in graph.outputs.items()}
@@ -50,6 +50,13 @@ def build(graph: Graph, dims: Mapping[str, tuple[int, int]] | None = None, name:
         if storage[value] != state and values[storage[value]].kind == "state":
             updates[state] = _copy(values, ops, value)
     return Plan(name, bounds, tuple(values), tuple(ops), outputs_, updates)
+
+
+def _alias(row: Row, output: int, spec: Spec) -> int:
+    """The input whose storage an output takes, or -1. Integers are not written over: they may be indices,
+    which must not change between their check and their use."""
+    free = row.name in VIEWS or spec.dtype.is_float or spec.dtype.is_packed
+    return row.alias.get(output, -1) if free else -1
 
 
 def _place(node: Node) -> tuple[Node, int]:

@@ -16,6 +16,8 @@ LARGEST_VALUE = 2**47  # bytes
 
 Kind: TypeAlias = Literal["input", "weight", "state", "constant", "temporary"]
 KINDS: tuple[Kind, ...] = ("input", "weight", "state", "constant", "temporary")
+#: rows that give their first input under another name: they share its storage and write nothing
+VIEWS = frozenset({"reshape", "after"})
 Attr: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...]
 
 
@@ -56,8 +58,8 @@ class Op:
     aliases: tuple[int, ...]
 
     def writes(self) -> list[int]:
-        """The inputs this op writes into. `reshape` shares storage and writes nothing."""
-        return [] if self.name == "reshape" else [a for a in self.aliases if a >= 0]
+        """The inputs this op writes into."""
+        return [] if self.name in VIEWS else [a for a in self.aliases if a >= 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from trivet.errors import PlanError
-from trivet.plan.structure import LARGEST_VALUE, Kind, Op, Plan, Value
+from trivet.plan.structure import LARGEST_VALUE, VIEWS, Kind, Op, Plan, Value
 
 
 def verify(plan: Plan) -> None:
@@ -98,7 +98,7 @@ def _aliases(plan: Plan) -> None:
                 _fail(f"{what}: alias {alias}, but there are {len(op.inputs)} inputs")
             root = storage[op.inputs[alias]]
             _same_bytes(plan, what, op.inputs[alias], output)
-            if op.name != "reshape":
+            if op.name not in VIEWS:
                 _writable(plan, what, op, root, storage, written)
                 stale.update(members[root])
                 overwritten.add(root)
@@ -133,8 +133,9 @@ def _same_bytes(plan: Plan, what: str, source: int, target: int) -> None:
 
 def _writable(plan: Plan, what: str, op: Op, root: int, storage: list[int], written: set[int]) -> None:
     value = plan.values[root]
-    if value.kind not in ("state", "temporary") or not value.dtype.is_float:
-        _fail(f"{what} writes into a {value.kind} of {value.dtype}; wanted a state or temporary of floats")
+    if value.kind not in ("state", "temporary") or not (value.dtype.is_float or value.dtype.is_packed):
+        wanted = "a state or temporary of floats or packed"
+        _fail(f"{what} writes into a {value.kind} of {value.dtype}; wanted {wanted}")
     if root in written or sum(storage[i] == root for i in op.inputs) > 1:
         _fail(f"{what} writes into storage that it also reads by another name")
     written.add(root)

@@ -20,12 +20,13 @@ from trivet.dtypes import DType
 from trivet.errors import TrivetError
 from trivet.graph import Graph, Node
 from trivet.plan import build, signature
+from trivet.plan.structure import VIEWS
 
 
 @cache
 def supports(name: str, inputs: tuple[DType, ...], outputs: tuple[DType, ...]) -> bool:
-    """Whether the core has a kernel of row `name` for these dtypes; `reshape` needs none."""
-    if name == "reshape":
+    """Whether the core has a kernel of row `name` for these dtypes; views need none."""
+    if name in VIEWS:
         return True
     ids = [(core.tv_dtype * len(kinds))(*(d.id for d in kinds)) for kinds in (inputs, outputs)]
     found = ctypes.c_int32()

@@ -43,6 +43,21 @@ def _gelu_tanh(x: Any) -> Any:
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def _silu_slope(x: Any) -> Any:
+    s = _sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
+def _gelu_erf_slope(x: Any) -> Any:
+    return 0.5 * (1 + erf(x * math.sqrt(0.5))) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh_slope(x: Any) -> Any:
+    c = math.sqrt(2 / math.pi)
+    t = np.tanh(c * (x + 0.044715 * x**3))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x)
+
+
 def _cast(x: Any, dtype: str) -> Any:
     target = dtypes.BY_NAME[dtype]
     if target.is_float and (x.dtype == np.float64 or target is dtypes.bf16):
@@ -249,6 +264,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "sum": _reduce(_sum), "mean": _reduce(_mean), "max": _reduce(np.max), "min": _reduce(np.min),
     "logsumexp": _reduce(_logsumexp), "argmax": _argmax,
     "matmul": _matmul, "addmm": _addmm,
+    "after": lambda x, g: x,
     "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, axes: x.transpose(axes),
     "broadcast_to": lambda x, shape: np.broadcast_to(x, shape), "slice": _slice, "pad": _pad,
     "concat": lambda *xs, axis: np.concatenate(xs, axis), "take": _take, "scatter_add": _scatter_add,
@@ -259,6 +275,11 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "rope": _rope, "linear": _linear,
     "linear_input_grad": lambda g, w: (_flat(g) @ w).reshape(*g.shape[:-1], w.shape[1]),
     "swiglu": lambda gate, up: _silu(gate) * up,
+    "swiglu_backward": lambda g, gate, up: (g * up * _silu_slope(gate), g * _silu(gate)),
+    "geglu_backward": lambda g, gate, up, approximate: (
+        g * up * (_gelu_tanh_slope if approximate else _gelu_erf_slope)(gate),
+        g * (_gelu_tanh if approximate else _gelu_erf)(gate),
+    ),
     "geglu": lambda gate, up, approximate: (_gelu_tanh if approximate else _gelu_erf)(gate) * up,
     "cross_entropy": _cross_entropy, "cross_entropy_backward": _cross_entropy_backward,
     "linear_cross_entropy": _linear_cross_entropy,

@@ -1,23 +1,23 @@
-// linear: out[..., N] = x[..., K] * w[N, K]^T (+ bias[N]).  linear_input_grad: out[..., K] = g[..., N] * w[N,
-// K].
+// linear: out[..., N] = x[..., K] * w[N, K]^T (+ bias[N]). Its gradient in x stands in linear_grad.h.
 //
 // dtypes        w any packed format, f32, f16 or bf16; x, bias and out f32, or with dense w one of f16 and
-//               bf16; g and its out f32
+//               bf16
 // max error     packed w: 2^-15 of the largest |x| of each block of 32, times |w|, plus f32 rounding;
-//               dense w and linear_input_grad: f32 rounding of a chain of fused multiply-adds in order;
-//               with AMX and 16-bit w, f32 x is rounded to 16 bits first: 2^-17 |x| |w| more
+//               dense w: f32 rounding of a chain of fused multiply-adds in order; with AMX and 16-bit w,
+//               f32 x is rounded to 16 bits first: 2^-17 |x| |w| more
 // valid range   all floats; a row of x with an infinity or NaN gives a row of NaN with packed w, and blocks
 //               whose largest |x| is under 2^-100 have an absolute error instead, of 2^-120 for weights near
 //               1. 16-bit w with AMX: infinities come out as infinities or NaN, as does an |x| over
 //               2^128 - 2^119; what is under 2^-126 of x, of w or of a term is zero
 // layout        K divides by 32 (and by the format's block) for packed w, any K for dense
-// The bits of an output depend only on its row of x, its row of w (linear_input_grad: column) and K: never on
-// the other tokens, on the threads, or on whether the weight came arranged.
+// The bits of an output depend only on its row of x, its row of w and K: never on the other
+// tokens, on the threads, or on whether the weight came arranged.
 #include "core/cpu.h"
 #include "kernels/arranged_row.h"
 #include "kernels/checks.h"
 #include "kernels/linear_cut.h"
 #include "kernels/linear_dense.h"
+#include "kernels/linear_grad.h"
 #ifdef TV_HAS_AMX
 #include "kernels/tuned/dense_amx.h"
 #include "kernels/tuned/linear_amx.h"
@@ -38,7 +38,8 @@ bool accept_linear(const DType* in, int n_in, const DType* out, int n_out) {
 }
 
 bool accept_input_grad(const DType* in, int n_in, const DType* out, int n_out) {
-  return n_in == 2 && n_out == 1 && in[0] == DType::f32 && is_weight(in[1]) && out[0] == DType::f32;
+  return n_in == 2 && n_out == 1 && (in[0] == DType::f32 || in[0] == DType::bf16) && is_weight(in[1]) &&
+         out[0] == in[0];
 }
 
 // x [..., from] and out [..., to] with equal leading dimensions.
@@ -252,53 +253,6 @@ void prepared_row_amx(const View& w, const void* prepared, int64_t row, void* ou
 
 #endif
 
-// --- linear_input_grad
-// --------------------------------------------------------------------------------------
-
-// out[:, c .. c + width) = g * w[:, c .. c + width): rows of w are decoded a panel at a time, and each panel
-// serves every token. The running sums rest in out.
-constexpr int64_t kColumns = 256, kPanelRows = 64;
-
-void grad_columns(const Call& call, int64_t column, float* panel) {
-  const View &g = call.in[0], &w = call.in[1];
-  const int64_t tokens = g.rows(), n = w.dim(0), k = w.dim(1);
-  const int64_t width = k - column < kColumns ? k - column : kColumns;
-  const size_t row_bytes = static_cast<size_t>(k) / traits(w.dtype)->block * traits(w.dtype)->nbytes;
-  for (int64_t first = 0; first < n; first += kPanelRows) {
-    const int64_t rows = n - first < kPanelRows ? n - first : kPanelRows;
-    for (int64_t i = 0; i < rows; ++i)
-      decode_row(w.dtype, w.as<char>() + static_cast<size_t>(first + i) * row_bytes, column, width,
-                 panel + i * kColumns);
-    for (int64_t t = 0; t < tokens; t += kTileTokens) {
-      const int64_t count = tokens - t < kTileTokens ? tokens - t : kTileTokens;
-      const float* rows_of_g = g.as<float>() + t * n + first;
-      for (int64_t c = 0; c < width; c += kStrip) {
-        alignas(64) float acc[kTileTokens * kStrip];
-        float* out = call.out[0].as<float>() + t * k + column + c;
-        const size_t bytes = static_cast<size_t>(width - c < kStrip ? width - c : kStrip) * sizeof(float);
-        for (int64_t i = 0; first != 0 && i < count; ++i) std::memcpy(acc + i * kStrip, out + i * k, bytes);
-        multiply_dense_tokens<DenseF32, 1>(panel + c, kColumns, 0, rows_of_g, n, rows, count, first == 0, acc,
-                                           kStrip);
-        for (int64_t i = 0; i < count; ++i) std::memcpy(out + i * k, acc + i * kStrip, bytes);
-      }
-    }
-  }
-}
-
-int64_t column_chunks(const Call& call) { return (call.in[1].dim(1) + kColumns - 1) / kColumns; }
-
-size_t scratch_input_grad(const Call& call) {
-  return static_cast<size_t>(column_chunks(call) * kPanelRows * kColumns) * sizeof(float);
-}
-
-void run_input_grad(const Call& call) {
-  if (call.in[1].dim(0) == 0) std::memset(call.out[0].data, 0, call.out[0].nbytes());
-  call.pool->parallel_for(column_chunks(call), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c)
-      grad_columns(call, c * kColumns, static_cast<float*>(call.scratch) + c * kPanelRows * kColumns);
-  });
-}
-
 }  // namespace
 
 TV_KERNELS(linear,
@@ -310,7 +264,8 @@ TV_KERNELS(linear,
 TV_KERNELS(linear_amx,
            {"linear", accept_linear, check_linear, run_linear_amx, scratch_linear_amx, prepared_bytes_amx,
             prepare_amx, run_together_amx, prepared_row_amx},
-           {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad, scratch_input_grad})
+           {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad_amx,
+            scratch_input_grad_amx, nullptr, nullptr, nullptr, nullptr, true})
 #endif
 
 }  // namespace tv::TV_ISA

@@ -96,13 +96,16 @@ struct Scratch {
   void* data;
 };
 
+// `arranging` is the kernel that prepares the weight, if not the kernel itself.
 void run(const tv::Kernel& kernel, std::vector<tv::View> in, tv::View out, tv::ThreadPool& pool,
-         bool prepared = false) {
-  Scratch arranged(prepared ? kernel.prepared_bytes(in[1]) : 0);
-  if (prepared) kernel.prepare(in[1], arranged.data, pool);
+         bool prepared = false, const tv::Kernel* arranging = nullptr) {
+  if (arranging == nullptr) arranging = &kernel;
+  Scratch arranged(prepared ? arranging->prepared_bytes(in[1]) : 0);
+  if (prepared) arranging->prepare(in[1], arranged.data, pool);
   int fault = 0;
   tv::Call call = {kernel.name, in.data(), static_cast<int>(in.size()),        &out,  1, &no_attrs,
                    &pool,       nullptr,   prepared ? arranged.data : nullptr, &fault};
+  call.preparer = prepared ? arranging : nullptr;
   kernel.check(call);
   Scratch scratch(kernel.scratch ? kernel.scratch(call) : 0);
   call.scratch = scratch.data;
@@ -254,38 +257,71 @@ void extreme_activations(const IsaTables& isa, tv::DType dtype) {
   }
 }
 
-void input_grad(const IsaTables& isa, tv::DType dtype, int64_t t, int64_t n, int64_t k) {
-  const tv::Kernel& kernel = row(isa.linear, "linear_input_grad");
-  Bytes w = random_weight(dtype, n, k);
-  Floats g = random_rows(t, n);
-  const Floats dense = decoded(isa.dequantize, dtype, w, n, k);
-  Floats first;
-  for (int threads : {1, 3}) {
-    tv::ThreadPool pool(threads);
-    Floats out(static_cast<size_t>(t * k), -7.0f);
-    run(kernel, {view(g.data(), tv::DType::f32, {t, n}), view(w.data(), dtype, {n, k})},
-        view(out.data(), tv::DType::f32, {t, k}), pool);
-    if (first.empty()) first = out;
-    CHECK(same_bits(first, out));
-    for (int64_t i = 0; i < t; ++i)
-      for (int64_t l = 0; l < k; ++l) {
-        double exact = 0, magnitude = 0;
-        for (int64_t j = 0; j < n; ++j) {
-          const double term =
-              static_cast<double>(g[static_cast<size_t>(i * n + j)]) * dense[static_cast<size_t>(j * k + l)];
-          exact += term;
-          magnitude += std::fabs(term);
-        }
-        CHECK(std::fabs(out[static_cast<size_t>(i * k + l)] - exact) <=
-              magnitude * static_cast<double>(n) * 0x1p-24);
-      }
-    // A token alone gives what it gives in company.
-    Floats alone(static_cast<size_t>(k));
-    run(kernel,
-        {view(&g[static_cast<size_t>((t - 1) * n)], tv::DType::f32, {1, n}), view(w.data(), dtype, {n, k})},
-        view(alone.data(), tv::DType::f32, {1, k}), pool);
-    CHECK(std::memcmp(alone.data(), &out[static_cast<size_t>((t - 1) * k)], alone.size() * 4) == 0);
+Floats widened(tv::DType dtype, const Bytes& from) {
+  Floats to(from.size() / tv::traits(dtype)->nbytes);
+  for (size_t i = 0; i < to.size(); ++i) {
+    uint16_t bits;
+    if (dtype == tv::DType::f32) {
+      std::memcpy(&to[i], &from[4 * i], 4);
+      continue;
+    }
+    std::memcpy(&bits, &from[2 * i], 2);
+    to[i] = dtype == tv::DType::f16 ? tv::f16_to_f32(bits) : tv::bf16_to_f32(bits);
   }
+  return to;
+}
+
+// What linear_input_grad may be off by, relative to the sum of |g| |w|: the rounding of its n terms, of
+// planes, and of bf16 results and weights.
+double grad_bound(tv::DType g, tv::DType w, int64_t n, const std::string& isa) {
+  const double sums = static_cast<double>(n) * 0x1p-24;
+  if (g == tv::DType::bf16) return sums + 0x1p-8 + (isa == "amx" && w != tv::DType::bf16 ? 0x1p-8 : 0);
+  return sums + (isa == "amx" && w != tv::DType::f32 ? 0x1p-15 : 0);
+}
+
+void input_grad(const IsaTables& isa, tv::DType g_dtype, tv::DType dtype, int64_t t, int64_t n, int64_t k) {
+  const tv::Kernel &kernel = row(isa.linear, "linear_input_grad"), &arranging = row(isa.linear, "linear");
+  Bytes w = random_weight(dtype, n, k), g = random_weight(g_dtype, t, n);
+  const Floats dense = decoded(isa.dequantize, dtype, w, n, k), wide = widened(g_dtype, g);
+  const size_t row_bytes = tv::traits(g_dtype)->nbytes * static_cast<size_t>(n),
+               out_bytes = tv::traits(g_dtype)->nbytes * static_cast<size_t>(k);
+  const auto product = [&](int64_t from, int64_t count, int threads, bool prepared) {
+    Bytes out(out_bytes * static_cast<size_t>(count), 0xa5);
+    tv::ThreadPool pool(threads);
+    const std::vector<tv::View> in = {view(&g[row_bytes * static_cast<size_t>(from)], g_dtype, {count, n}),
+                                      view(w.data(), dtype, {n, k})};
+    run(kernel, in, view(out.data(), g_dtype, {count, k}), pool, prepared, &arranging);
+    return out;
+  };
+  const Bytes found = product(0, t, 1, false);
+  CHECK(found == product(0, t, 3, false));
+  CHECK(found == product(0, t, 2, true));
+  for (int64_t i : {int64_t{0}, t - 1}) {  // a token alone gives what it gives in company
+    const Bytes alone = product(i, 1, 1, true);
+    CHECK(std::memcmp(alone.data(), &found[out_bytes * static_cast<size_t>(i)], out_bytes) == 0);
+  }
+  const Floats out = widened(g_dtype, found);
+  const double bound = grad_bound(g_dtype, dtype, n, isa.name);
+  for (int64_t i = 0; i < t; ++i)
+    for (int64_t l = 0; l < k; ++l) {
+      double exact = 0, magnitude = 0;
+      for (int64_t j = 0; j < n; ++j) {
+        const double term =
+            static_cast<double>(wide[static_cast<size_t>(i * n + j)]) * dense[static_cast<size_t>(j * k + l)];
+        exact += term;
+        magnitude += std::fabs(term);
+      }
+      CHECK(std::fabs(out[static_cast<size_t>(i * k + l)] - exact) <= magnitude * bound);
+    }
+}
+
+// Sizes around those of tiles, panels, pieces and what is packed at a time.
+void input_grads(const IsaTables& isa, tv::DType dtype, int64_t block) {
+  for (const tv::DType g : {tv::DType::f32, tv::DType::bf16}) {
+    input_grad(isa, g, dtype, 7, 70, 2 * block);
+    input_grad(isa, g, dtype, 37, 17, block < 32 ? 45 : block);
+  }
+  if (isa.name != "scalar") input_grad(isa, tv::DType::f32, dtype, 13, 600, block < 32 ? 300 : 256);
 }
 
 // 16-bit activations: what f32 activations of the same values give, rounded; and a token alone is as in
@@ -297,15 +333,7 @@ void half_activations(const IsaTables& isa, tv::DType x_dtype, tv::DType dtype) 
   tv::ThreadPool pool(2);
   Bytes w = random_weight(dtype, n, k), half = random_weight(x_dtype, t, k),
         half_bias = random_weight(x_dtype, 1, n);
-  const auto wide = [&](const Bytes& from) {
-    Floats to(from.size() / 2);
-    for (size_t i = 0; i < to.size(); ++i) {
-      uint16_t bits;
-      std::memcpy(&bits, &from[2 * i], 2);
-      to[i] = f16 ? tv::f16_to_f32(bits) : tv::bf16_to_f32(bits);
-    }
-    return to;
-  };
+  const auto wide = [&](const Bytes& from) { return widened(x_dtype, from); };
   const auto product = [&](uint8_t* rows, int64_t count) {
     Bytes out(static_cast<size_t>(2 * count * n));
     run(kernel,
@@ -366,12 +394,14 @@ int main() {
       if (isa.name != "scalar") equal_bits(isa, type.dtype, 147, block);
       equal_bits(isa, type.dtype, 21, 2 * block);
       extreme_activations(isa, type.dtype);
-      input_grad(isa, type.dtype, 7, 70, 2 * block);
+      input_grads(isa, type.dtype, block);
       if (check_failures != before) std::fprintf(stderr, "  above: %s on %s\n", type.name, isa.name.c_str());
     }
     equal_between_isas(isas, type.dtype);
   }
   for (const IsaTables& isa : isas) {
+    input_grad(isa, tv::DType::f32, tv::DType::q4_0, 530, 40, 64);
+    input_grad(isa, tv::DType::bf16, tv::DType::bf16, 530, 40, 64);
     for (tv::DType x : {tv::DType::f16, tv::DType::bf16})
       for (tv::DType w : {tv::DType::f32, tv::DType::f16, tv::DType::bf16}) half_activations(isa, x, w);
     refuses(row(isa.linear, "linear"));

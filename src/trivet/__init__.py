@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet import errors as errors
     from trivet import nn as nn
     from trivet import ops as ops
+    from trivet.adapter import Adapter as Adapter
     from trivet.dtypes import DType as DType
     from trivet.dtypes import bf16 as bf16
     from trivet.dtypes import bool_ as bool_
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet.dtypes import u8 as u8
     from trivet.errors import TrivetError as TrivetError
     from trivet.generate.model import load as load
+    from trivet.merging import merge as merge
     from trivet.runtime import devices as devices
     from trivet.tensor import Tensor as Tensor
     from trivet.tensor import arange as arange
@@ -49,8 +51,10 @@ __version__ = "0.1.0"
 _MODULES = ("dtypes", "errors", "nn", "ops")
 _NAMES = {
     "trivet.dtypes": ("DType", "bf16", "bool_", "f16", "f32", "f64", "i8", "i32", "i64", "u8"),
+    "trivet.adapter": ("Adapter",),
     "trivet.errors": ("TrivetError",),
     "trivet.generate.model": ("load",),
+    "trivet.merging": ("merge",),
     "trivet.runtime": ("devices",),
     "trivet.tensor": (
         "Tensor", "arange", "asarray", "eval", "from_dlpack", "full", "grad", "ones", "random_key",

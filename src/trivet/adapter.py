@@ -6,6 +6,7 @@ an adapter is read for a base model, which says what its names mean.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,16 @@ class Adapter:
     def parameters(self) -> int:
         """How many numbers it holds."""
         return sum(pair.a.size + pair.b.size for pair in self.pairs.values())
+
+    @property
+    def sha256(self) -> str:
+        """A hash of its weights and scales, the same in every format."""
+        hashed = hashlib.sha256()
+        for weight, pair in sorted(self.pairs.items()):
+            hashed.update(f"{weight} {pair.rank} {self.scale(weight):.6g}".encode())
+            for array in (pair.a, pair.b):
+                hashed.update(np.ascontiguousarray(array).view(np.uint8).data)
+        return hashed.hexdigest()
 
     def save(self, path: str | Path, format: str | None = None) -> Path:
         """Writes it as "peft" or "mlx" (a folder with a README.md) or "gguf" (a file); by default gguf if the

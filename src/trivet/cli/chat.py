@@ -1,17 +1,20 @@
 """Talk with a model over several turns.
 
-Commands: /reset starts again, /system TEXT sets the system message, /exit leaves. Ctrl-C stops a reply.
+Commands: /reset starts again, /system TEXT sets the system message, /adapter PATH[=SCALE] ... changes the
+adapters (none without a path), /exit leaves. Ctrl-C stops a reply.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trivet.cli.adapters import AdapterOption, scaled
 from trivet.cli.output import (
     ContextOption,
     DeviceOption,
@@ -22,7 +25,7 @@ from trivet.cli.output import (
     note,
 )
 from trivet.cli.progress import waiting
-from trivet.errors import CapacityError, InputError, TemplateError
+from trivet.errors import CapacityError, InputError, TemplateError, TrivetError
 
 if TYPE_CHECKING:
     from trivet.generate.chat import Chat
@@ -40,6 +43,7 @@ def chat(
     threads: ThreadsOption = 0,
     kv: KvOption = None,
     context: ContextOption = None,
+    adapter: AdapterOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
 ) -> None:
     from trivet.generate.chat import Chat
@@ -48,14 +52,17 @@ def chat(
 
     SamplerOptions(temperature=temperature, seed=seed)  # a bad one is reported before the model is loaded
     with waiting("loading"):
-        m = load(model, device, context=context, threads=threads, kv=kv)
+        m = load(model, device, context=context, threads=threads, kv=kv, adapter=scaled(adapter))
         _ = m.engine
     conversation = Chat(m, system)
     conversation.model.encode_chat([{"role": "user", "content": "Hi"}])  # no template: say so before asking
     interactive = sys.stdin.isatty()
     if interactive:
         _open_history()
-        note("/reset starts again, /system TEXT sets the system message, /exit leaves; Ctrl-C stops a reply")
+        note(
+            "/reset starts again, /system TEXT sets the system message, /adapter PATH changes adapters,"
+            " /exit leaves; Ctrl-C stops a reply"
+        )
     while (line := _read("> " if interactive else "")) is not None:
         if _command(conversation, line):
             continue
@@ -83,7 +90,7 @@ def _read(prompt: str) -> str | None:
 
 
 def _command(conversation: Chat, line: str) -> bool:
-    """Does /reset and /system; False for anything else."""
+    """Does /reset, /system and /adapter; False for anything else."""
     word, _, rest = line.strip().partition(" ")
     if word == "/reset":
         conversation.reset(conversation.system)
@@ -91,11 +98,25 @@ def _command(conversation: Chat, line: str) -> bool:
     elif word == "/system":
         conversation.reset(rest.strip() or None)
         note("system message set; started again" if rest.strip() else "no system message; started again")
+    elif word == "/adapter":
+        _adapt(conversation, rest)
     elif word.startswith("/") and word != "/exit":
-        note(f"no command {word}; there are /reset, /system TEXT, /exit")
+        note(f"no command {word}; there are /reset, /system TEXT, /adapter PATH, /exit")
     else:
         return False
     return True
+
+
+def _adapt(conversation: Chat, paths: str) -> None:
+    """Changes the adapters; the conversation goes on. Those in use stay if one cannot be opened."""
+    try:
+        given = shlex.split(paths)
+        conversation.model.adapt(scaled(given))
+    except (TrivetError, ValueError) as error:
+        note(str(error))
+        return
+    names = ", ".join(f"{a.name} = {s:g}" for a, s in conversation.model.adapters)
+    note(f"adapters: {names or 'none'}")
 
 
 def _answer(

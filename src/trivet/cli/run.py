@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trivet.cli.adapters import AdapterOption, scaled
 from trivet.cli.output import (
     ContextOption,
     DeviceOption,
@@ -52,6 +53,7 @@ def run(
     threads: ThreadsOption = 0,
     kv: KvOption = None,
     context: ContextOption = None,
+    adapter: AdapterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     from trivet.generate.model import load
@@ -61,7 +63,7 @@ def run(
         prompt = read_stdin()
     options = SamplerOptions(temperature, top_k, top_p, min_p, repeat_penalty, seed=seed)
     with waiting("loading"):
-        m = load(model, device, context=context, threads=threads, kv=kv)
+        m = load(model, device, context=context, threads=threads, kv=kv, adapter=scaled(adapter))
         _ = m.engine
     if raw or (m.chat_template is None and system is None):
         ids = m.encode_prompt(prompt)

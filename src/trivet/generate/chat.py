@@ -16,7 +16,7 @@ class Chat:
 
     def __init__(self, model: Model, system: str | None = None) -> None:
         self.model = model
-        self._session = model.session()
+        self._engine, self._session = model.engine, model.session()
         self._fed: list[int] = []
         self.reset(system)
 
@@ -53,7 +53,10 @@ class Chat:
         return self._reply(ids, chunks)
 
     def _rewind(self, ids: list[int]) -> None:
-        """Keeps of the session what these ids begin with; at least one id is left to feed."""
+        """Keeps of the session what these ids begin with; at least one id is left to feed. With other
+        adapters than the last time, everything is fed anew."""
+        if self._engine is not self.model.engine:
+            self._engine, self._session, self._fed = self.model.engine, self.model.session(), []
         same = next((i for i, (a, b) in enumerate(zip(self._fed, ids, strict=False)) if a != b), None)
         keep = min(len(self._fed), len(ids) - 1) if same is None else min(same, len(ids) - 1)
         self._session.truncate(keep)

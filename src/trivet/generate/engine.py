@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from trivet.errors import CapacityError, InputError
 from trivet.graph import Dim, Graph
 from trivet.models.checkpoint import Checkpoint
 from trivet.nn.attention import paged_inputs
+
+if TYPE_CHECKING:
+    from trivet.generate.adapted import Adapted
 
 PAGE = 64  # tokens per page
 CHUNK = 512  # most tokens of one run; a longer prompt is fed in several, with the same bits
@@ -37,13 +40,14 @@ def kv_dtype(name: str) -> DType:
     return dtypes.BY_NAME[name]
 
 
-def serving_graph(definition: Any, dtype: DType) -> Graph:
-    """The serving graph of a model, with KV pools of `dtype`."""
+def serving_graph(definition: Any, dtype: DType, adapters: Adapted | None = None) -> Graph:
+    """The serving graph of a model, with KV pools of `dtype`, and adapters on its weights if given."""
     ids = graph.input("ids", (Dim("T"),), i32)
     rows = graph.input("rows", (Dim("R"),), i32)
     attend = paged_inputs(PAGE, dtype)
     logits = definition(ids, attend.positions, attend, rows)
-    return Graph({"logits": logits}, attend.updates)
+    base = Graph({"logits": logits}, attend.updates)
+    return base if adapters is None else adapters.graph(base)
 
 
 def serving_dims(context: int) -> dict[str, tuple[int, int]]:
@@ -113,7 +117,7 @@ class GraphSession:
     """A session of a GraphEngine: its ids and its pages."""
 
     def __init__(self, engine: GraphEngine) -> None:
-        self._engine = engine
+        self.engine = engine
         self.ids: list[int] = []
         self.pages: list[int] = []
 
@@ -125,18 +129,18 @@ class GraphSession:
         length = arguments.integer(length, "[truncate] length", 0, len(self.ids))
         del self.ids[length:]
         keep = -(-length // PAGE)
-        self._engine.release(self.pages[keep:])
+        self.engine.release(self.pages[keep:])
         del self.pages[keep:]
 
     def fork(self) -> GraphSession:
         """Feeds the tokens again: a backend's arrays are its own, and the bits are the same."""
-        copy = GraphSession(self._engine)
+        copy = GraphSession(self.engine)
         if self.ids:
-            self._engine.forward(copy, self.ids, [])
+            self.engine.forward(copy, self.ids, [])
         return copy
 
     def __del__(self) -> None:
-        self._engine.release(self.pages)
+        self.engine.release(self.pages)
 
 
 class GraphEngine:
@@ -144,16 +148,26 @@ class GraphEngine:
     an engine of its own, with the same contract."""
 
     def __init__(
-        self, definition: Any, checkpoint: Checkpoint, backend: Backend, context: int, kv: DType
+        self,
+        definition: Any,
+        checkpoint: Checkpoint,
+        backend: Backend,
+        context: int,
+        kv: DType,
+        adapters: Adapted | None = None,
     ) -> None:
         self.context = context
         self._vocab = definition.config.vocab
-        self._graph = serving_graph(definition, kv)
-        self._backend, self._load = backend, checkpoint.load
+        self._graph = serving_graph(definition, kv, adapters)
+        self._backend, self._checkpoint = backend, checkpoint
+        self._added = {} if adapters is None else adapters.arrays
         self._pages = 0
         self._free: list[int] = []
         self._program: Any = None
         self._lock = threading.Lock()
+
+    def _load(self, name: str) -> npt.NDArray[Any]:
+        return self._added[name] if name in self._added else self._checkpoint.load(name)
 
     def session(self) -> GraphSession:
         return GraphSession(self)
@@ -176,6 +190,8 @@ class GraphEngine:
         return np.split(logits, np.cumsum([len(f.rows) for f in feeds])[:-1])
 
     def _check(self, feed: Feed) -> None:
+        if feed.session.engine is not self:
+            raise InputError("[step] a session belongs to another engine")
         check_ids(feed.ids, self._vocab)
         wanted_rows(feed.rows, len(feed.ids))
         room = self.context - feed.session.length

@@ -29,6 +29,8 @@ from trivet.text import literal
 from trivet.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from trivet.adapter import Adapter, Adapters
+    from trivet.generate.native import NativeWeights
     from trivet.text.template import ChatTemplate, Message
 
 MAX_THREADS = 256  # as the core has it
@@ -44,6 +46,7 @@ def load(
     context: int | None = None,
     threads: int = 0,
     kv: str | None = None,
+    adapter: Adapters | None = None,
 ) -> Model:
     """Opens a model for use.
 
@@ -53,9 +56,12 @@ def load(
     threads: 0 for TRIVET_THREADS, else the physical cores.
     kv: what keys and values are kept in: "f32", "f16" or "bf16"; by default f16, f32 on the reference.
     The file is mapped: replace it by renaming, for one that is cut short while open ends the process.
+    adapter: LoRA to use with it: a PEFT or MLX folder, a GGUF adapter file, an `Adapter`, or (one of these,
+        its scale); or a list of them, which are summed.
     Raises FileError, GGUFError, ModelError or DeviceUnavailable."""
     device = runtime.resolve(device)  # a wrong name is reported before a file is opened
-    return Model(open_checkpoint(resolve(model)), device, context=context, threads=threads, kv=kv)
+    checkpoint = open_checkpoint(resolve(model))
+    return Model(checkpoint, device, context=context, threads=threads, kv=kv, adapter=adapter)
 
 
 def open_tokenizer(model: str | Path) -> Tokenizer:
@@ -74,6 +80,7 @@ class Model:
         context: int | None = None,
         threads: int = 0,
         kv: str | None = None,
+        adapter: Adapters | None = None,
     ) -> None:
         self.checkpoint = checkpoint
         self.definition = models.build(checkpoint)
@@ -83,15 +90,38 @@ class Model:
         self.threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)
         self.kv = kv_dtype(("f32" if self.device == "reference" else "f16") if kv is None else kv)
 
+        self.adapters: tuple[tuple[Adapter, float], ...] = ()
+        if adapter is not None:
+            self.adapt(adapter)
+
+    def adapt(self, adapter: Adapters | None) -> None:
+        """Puts other adapters, given as to `load`, or none, in place of those in use, which `adapters` lists;
+        the base stays as it is. Sessions belong to what they were made with: make new ones. What a model was
+        once given stays in memory, so that going back costs little."""
+        from trivet.adapter import gathered
+
+        self.adapters = gathered(adapter, self.checkpoint)
+        self.__dict__.pop("engine", None)
     @cached_property
     def engine(self) -> Engine:
         """What runs the model; made when first used."""
         backend = runtime.backend(self.device)
+        adapters = None
+        if self.adapters:
+            from trivet.generate.adapted import adapted
+
+            adapters = adapted(self.adapters)
         if backend.name == "native":
             from trivet.generate.native import NativeEngine
 
-            return NativeEngine(self.definition, self.checkpoint, self.context, self.threads, self.kv)
-        return GraphEngine(self.definition, self.checkpoint, backend, self.context, self.kv)
+            return NativeEngine(self.definition, self._weights, self.context, self.threads, self.kv, adapters)
+        return GraphEngine(self.definition, self.checkpoint, backend, self.context, self.kv, adapters)
+
+    @cached_property
+    def _weights(self) -> NativeWeights:
+        from trivet.generate.native import NativeWeights
+
+        return NativeWeights(self.checkpoint)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trivet import _native as core
 from trivet import arguments, plan
 from trivet.backends.native import Handle, lower
-from trivet.dtypes import DType
+from trivet.dtypes import DType, f32
 from trivet.generate.engine import (
     CHUNK,
     PAGE,
@@ -27,13 +27,16 @@ from trivet.generate.engine import (
 )
 from trivet.models.checkpoint import Checkpoint
 
+if TYPE_CHECKING:
+    from trivet.generate.adapted import Adapted
+
 MAX_SESSIONS = 64
 FULL_SESSIONS = 4  # how many sessions of full context the pool holds; pages take memory once used
 
 
-def serving_plan(definition: Any, name: str, kv: DType) -> bytes:
+def serving_plan(definition: Any, name: str, kv: DType, adapters: Adapted | None = None) -> bytes:
     """The serving plan of a model as the core runs it, with KV pools of dtype `kv`, in bytes."""
-    graph = lower(serving_graph(definition, kv))
+    graph = lower(serving_graph(definition, kv, adapters))
     return plan.encode(plan.build(graph, serving_dims(definition.config.context), f"{name}.serve"))
 
 
@@ -57,35 +60,56 @@ class NativeSession:
         return NativeSession(self.engine, Handle(core.tv_session_fork, core.tv_session_free, self.handle))
 
 
+class NativeWeights:
+    """A model's tensors in the core, arranged once for all engines that run them. What is added stays."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.architecture = checkpoint.architecture
+        self._kept: dict[str, npt.NDArray[Any]] = {}
+        if checkpoint.gguf is not None:
+            self.handle = Handle(core.tv_model_open, core.tv_model_free, os.fsencode(checkpoint.path))
+            return
+        self.handle = Handle(core.tv_model_create, core.tv_model_free)
+        for name, entry in checkpoint.tensors.items():
+            self.add(name, entry.load(), entry.dtype)
+
+    def add(self, name: str, array: npt.NDArray[Any], dtype: DType) -> None:
+        """Adds a tensor that the core reads where it is; one of that name is there already or not."""
+        if name in self._kept:
+            return
+        array = np.ascontiguousarray(array)
+        shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        tensor = core.tv_tensor(array.ctypes.data, dtype.id, array.ndim, shape, None)
+        core.tv_model_add_tensor(self.handle, name.encode(), ctypes.byref(tensor), 0)
+        self._kept[name] = array
+
+
 class NativeEngine:
     """Runs the serving plan in the native core."""
 
     def __init__(
-        self, definition: Any, checkpoint: Checkpoint, context: int, threads: int, kv: DType
+        self,
+        definition: Any,
+        weights: NativeWeights,
+        context: int,
+        threads: int,
+        kv: DType,
+        adapters: Adapted | None = None,
     ) -> None:
         self.context = context
         self._vocab = definition.config.vocab
-        self._kept: list[npt.NDArray[Any]] = []  # the core reads tensors where they are
-        data = serving_plan(definition, checkpoint.architecture, kv)
+        self._weights = weights  # the core reads tensors where they are
+        data = serving_plan(definition, weights.architecture, kv, adapters)
         loaded = Handle(core.tv_plan_load, core.tv_plan_free, data, len(data))
-        model = self._open(checkpoint)
+        for name, array in ({} if adapters is None else adapters.arrays).items():
+            weights.add(name, array, f32)
         pages = FULL_SESSIONS * -(-context // PAGE)
         options = core.tv_engine_options(
             ctypes.sizeof(core.tv_engine_options), threads, MAX_SESSIONS, context, pages
         )
-        self.handle = Handle(core.tv_engine_create, core.tv_engine_free, model, loaded, ctypes.byref(options))
-
-    def _open(self, checkpoint: Checkpoint) -> Handle:
-        if checkpoint.gguf is not None:
-            return Handle(core.tv_model_open, core.tv_model_free, os.fsencode(checkpoint.path))
-        model = Handle(core.tv_model_create, core.tv_model_free)
-        for name, entry in checkpoint.tensors.items():
-            array = np.ascontiguousarray(entry.load())
-            self._kept.append(array)
-            shape = (ctypes.c_int64 * len(entry.shape))(*entry.shape)
-            tensor = core.tv_tensor(array.ctypes.data, entry.dtype.id, len(entry.shape), shape, None)
-            core.tv_model_add_tensor(model, name.encode(), ctypes.byref(tensor), 0)
-        return model
+        self.handle = Handle(
+            core.tv_engine_create, core.tv_engine_free, weights.handle, loaded, ctypes.byref(options)
+        )
 
     def session(self) -> NativeSession:
         return NativeSession(self, Handle(core.tv_session_create, core.tv_session_free, self.handle))

@@ -1,0 +1,63 @@
+"""Merge adapters into a model's weights.
+
+OUT that ends in .gguf is a GGUF file with only the changed tensors packed anew; any other is a Hugging Face
+folder of floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trivet.cli.adapters import AdapterOption, scaled
+from trivet.cli.output import JsonOption, ModelArgument, emit_json, note, table
+from trivet.cli.progress import progress
+
+if TYPE_CHECKING:
+    from trivet.merging import Merged
+
+EXAMPLE = "trivet merge smollm2-135m orders/adapter orders.gguf"
+SHOWN = 5  # tensors with the largest error
+
+
+def merge(
+    model: ModelArgument,
+    adapter: Annotated[
+        str, typer.Argument(metavar="ADAPTER[=SCALE]", help="A PEFT or MLX folder, or a GGUF adapter file.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file.gguf or the folder to write.")],
+    type: Annotated[
+        str,
+        typer.Option(help="What changed tensors become: keep, f32, f16, bf16, q8_0, q4_1 or q4_0."),
+    ] = "keep",
+    more: AdapterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    from trivet.merging import merge as merge_into
+    from trivet.models.checkpoint import open_checkpoint, resolve
+
+    given = scaled([adapter, *(more or ())]) or []
+    total = len(open_checkpoint(resolve(model)).tensors)
+    with progress("merging", total, quiet=as_json) as advance:
+        done = merge_into(model, given, out, type=type, advance=advance)
+    if as_json:
+        changed = [asdict(change) for change in done.changed]
+        numbers = {"error": done.error, "lost": done.lost, "copied": done.copied}
+        emit_json({"path": str(done.path), **numbers, "notes": done.notes, "changed": changed})
+        return
+    _show(done)
+
+
+def _show(done: Merged) -> None:
+    worst = sorted(done.changed, key=lambda change: -change.lost)[:SHOWN]
+    rows = [(c.name, c.before, c.after, f"{100 * c.error:.3f} %", f"{100 * c.lost:.1f} %") for c in worst]
+    table(("largest errors", "was", "is", "of the weight", "of the change"), rows)
+    print(
+        f"\nwrote {done.path}: {len(done.changed)} tensors changed, {done.copied} as they were; packing cost"
+        f" {100 * done.error:.3f} % of the weights, {100 * done.lost:.1f} % of the change"
+    )
+    for text in done.notes:
+        note(text)

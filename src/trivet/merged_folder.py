@@ -1,0 +1,100 @@
+"""A Hugging Face folder from a model's tensors: names, order of rows, configuration, tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet import graph, models
+from trivet.adapter import in_order
+from trivet.errors import FileError, InputError, UnsupportedError
+from trivet.formats.common import written_aside
+from trivet.formats.gguf import TensorSource
+from trivet.formats.safetensors_save import write_safetensors
+from trivet.models.checkpoint import Checkpoint
+from trivet.text.hf_tokenizer import tokenizer_files
+
+#: endings of the files that are copied from a folder
+_KEPT = (".json", ".txt", ".model", ".jinja")
+_MAX_KEPT = 1 << 28  # bytes
+
+
+def write(
+    folder: Path, base: Checkpoint, tensors: Mapping[str, TensorSource], facts: Mapping[str, str], card: str
+) -> list[str]:
+    """Writes the folder, config.json last, and tells what could not come with it.
+
+    `tensors` have GGUF's names and order. Raises InputError if the folder is there and not empty."""
+    module = models.by_architecture(base.architecture)
+    named: dict[str, TensorSource] = {}
+    for name, source in tensors.items():
+        theirs = module.hf_original(name)
+        if theirs is not None:
+            named[theirs] = TensorSource(source.dtype, source.shape, partial(_ordered, base, name, source))
+        elif not base.path.is_dir():  # a folder's own configuration says it
+            raise UnsupportedError(
+                f"[merge] config.json has no words for the tensor {name}; merge into a .gguf file"
+            )
+    config = _config(module, base, tensors)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise InputError(f"[merge] {folder} is not empty; write somewhere else")
+    except OSError as error:
+        raise FileError(f"[merge] {folder}: {error.strerror}") from None
+    write_safetensors(folder / "model.safetensors", named, {"format": "pt", **facts})
+    notes = _copy(base.path, folder) if base.path.is_dir() else _tokenizer(base, folder)
+    for name, text in (("README.md", card), ("config.json", json.dumps(config, indent=2) + "\n")):
+        with written_aside(folder / name, "merge") as file:
+            file.write(text.encode())
+    return notes
+
+
+def _ordered(base: Checkpoint, name: str, source: TensorSource) -> npt.NDArray[Any]:
+    """The tensor's bytes with the rows of queries and keys in Hugging Face's order."""
+    data = source.data() if callable(source.data) else source.data
+    rows = np.ascontiguousarray(data).reshape(-1).view(graph.to_numpy(source.dtype)).reshape(source.shape)
+    return in_order(base, name, rows, back=True)
+
+
+def _config(module: Any, base: Checkpoint, tensors: Mapping[str, TensorSource]) -> dict[str, Any]:
+    names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+    kind = names[tensors["token_embd.weight"].dtype.name]
+    if not base.path.is_dir():
+        tied = "output.weight" not in tensors
+        vocab = tensors["token_embd.weight"].shape[0]
+        return {**module.hf_config(base.metadata, vocab, tied), "torch_dtype": kind}
+    config = json.loads((base.path / "config.json").read_text("utf-8"))
+    config.pop("dtype", None)
+    return {**config, "torch_dtype": kind}
+
+
+def _copy(source: Path, folder: Path) -> list[str]:
+    """The tokenizer and whatever else is small, from folder to folder."""
+    try:
+        for file in sorted(source.iterdir()):
+            skipped = file.name in ("config.json", "README.md") or file.name.endswith(".index.json")
+            if file.suffix in _KEPT and file.is_file() and not skipped and file.stat().st_size <= _MAX_KEPT:
+                shutil.copyfile(file, folder / file.name)
+    except OSError as error:
+        raise FileError(f"[merge] {folder}: {error.strerror}") from None
+    return []
+
+
+def _tokenizer(base: Checkpoint, folder: Path) -> list[str]:
+    """The tokenizer of a GGUF file as files of a folder."""
+    try:
+        files = tokenizer_files(base.metadata)
+    except UnsupportedError as error:
+        return [str(error)]
+    for name, text in files.items():
+        with written_aside(folder / name, "merge") as file:
+            file.write(text.encode())
+    return []

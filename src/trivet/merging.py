@@ -1,0 +1,270 @@
+"""Adapters merged into a model's weights: back into a GGUF file, packed as it was, or a folder of floats.
+
+Only what the adapters change is made anew, W + scale * B @ A in float32, and packed again; every other tensor
+of a GGUF file is copied byte for byte, and so is its metadata. What packing again cost is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet import cards, dtypes, merged_folder
+from trivet.adapter import Adapters, Scaled, called, gathered, stacked
+from trivet.blocks import BY_DTYPE, dequantize, quantize
+from trivet.dtypes import DType, f16
+from trivet.errors import InputError, NonFiniteError, UnsupportedError
+from trivet.formats.common import written_aside
+from trivet.formats.gguf import TensorSource, write_gguf
+from trivet.models.checkpoint import Checkpoint, Entry, open_checkpoint, resolve
+
+F32 = npt.NDArray[np.float32]
+#: what weights may be written as: general.file_type in GGUF, by type
+FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "bf16": 32}
+#: metadata that a merged file does not share with its parent
+_DROPPED = (
+    "trivet.plan.",
+    "trivet.chat.",
+    "trivet.sha256",
+    "trivet.version",
+    "trivet.parent",
+    "trivet.lineage",
+)
+_LINEAGE = "trivet.lineage"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A tensor that was changed. `error` is |written - wanted| / |wanted|, and `lost` the same of the change
+    alone: |written - wanted| / |wanted - before|, in Euclidean norm."""
+
+    name: str
+    before: str
+    after: str
+    error: float
+    lost: float
+
+
+@dataclass(slots=True)
+class Merged:
+    """What was written: where, how (a type is given where all changed tensors have it), and what it cost."""
+
+    path: Path
+    changed: list[Change] = field(default_factory=list)
+    copied: int = 0
+    notes: list[str] = field(default_factory=list)
+    _squares: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+
+    def add(self, change: Change, squares: Sequence[float]) -> None:
+        self.changed.append(change)
+        self._squares += squares
+
+    @property
+    def error(self) -> float:
+        """The error over all changed tensors together."""
+        return _ratio(self._squares[0], self._squares[1])
+
+    @property
+    def lost(self) -> float:
+        """The share of the whole change that packing lost."""
+        return _ratio(self._squares[0], self._squares[2])
+
+
+def merge(
+    model: str | Path,
+    adapter: Adapters,
+    out: str | os.PathLike[str],
+    *,
+    type: str = "keep",
+    advance: Callable[[int], None] = lambda _: None,
+) -> Merged:
+    """Writes a model with adapters merged into its weights.
+
+    adapter: as for `trivet.load`; several are summed.
+    out: a path that ends in .gguf gives a GGUF file, any other a Hugging Face folder of safetensors.
+    type: what changed tensors are written as: "keep", "f32", "f16", "bf16", "q8_0", "q4_1" or "q4_0". In a
+        folder all tensors are written so; "keep" makes packed ones f16 there.
+    advance: is told of every tensor that is written.
+    Raises InputError, UnsupportedError for a type that trivet does not write (before anything is written),
+    FileError, and what opening the model and the adapters raises."""
+    if type != "keep" and type not in FILE_TYPES:
+        raise InputError(f"[merge] type is {type!r}; known: keep, {', '.join(FILE_TYPES)}")
+    if not str(out):
+        raise InputError("[merge] the file to write has an empty name")
+    base = open_checkpoint(resolve(model))
+    adapters = gathered(adapter, base)
+    if not adapters:
+        raise InputError("[merge] there is no adapter to merge")
+    work = _Work(base, adapters, Path(out), type, advance)
+    if work.target.exists() and work.target.samefile(base.path):
+        raise InputError(f"[merge] {work.target} is the model itself; write somewhere else")
+    return work.file() if work.target.suffix == ".gguf" else work.folder()
+
+
+class _Work:
+    """One merge."""
+
+    def __init__(
+        self,
+        base: Checkpoint,
+        adapters: Sequence[Scaled],
+        target: Path,
+        type: str,
+        advance: Callable[[int], None],
+    ) -> None:
+        self.base, self.adapters, self.target, self.type, self.advance = base, adapters, target, type, advance
+        self.pairs = stacked(adapters)
+        self.done = Merged(target)
+        trained = {a.facts.get("trivet.base.sha256", base.sha256) for a, _ in adapters}
+        if trained != {base.sha256}:
+            self.done.notes.append(f"trained on another file than {base.path.name}, by its sha256")
+
+    def file(self) -> Merged:
+        """Writes a GGUF file."""
+        gguf = self.base.gguf
+        if gguf is None or gguf.unsupported:
+            raise UnsupportedError(
+                f"[merge] {self.base.path.name} is not a GGUF file whose every tensor trivet reads;"
+                " merge it into a folder"
+            )
+        kinds = {name: self._kind(name, self.base.tensors[name]) for name in self.pairs}
+        metadata: dict[str, Any] = {
+            key: gguf.encoded(key) for key in gguf.metadata if not key.startswith(_DROPPED)
+        }
+        if self.type != "keep":
+            metadata["general.file_type"] = np.uint32(FILE_TYPES[self.type])
+        metadata["trivet.parent"] = self.base.sha256
+        metadata[_LINEAGE] = self._lineage()
+        tensors = {
+            name: TensorSource(kinds[name], e.shape, partial(self._changed, name, kinds[name]))
+            if name in kinds
+            else TensorSource(e.dtype, e.shape, partial(self._copied, name))
+            for name, e in self.base.tensors.items()
+        }
+        write_gguf(self.target, metadata, tensors)
+        with written_aside(self.target.with_suffix(".README.md"), "merge") as file:
+            path = shlex.quote(str(self.target))
+            file.write(self._card(f'trivet run {path} "..."', f"trivet chat {path}").encode())
+        return self.done
+
+    def folder(self) -> Merged:
+        """Writes a Hugging Face folder."""
+        if self.type != "keep" and dtypes.BY_NAME[self.type].is_packed:
+            raise InputError(f"[merge] type is {self.type}; a folder holds f32, f16 or bf16")
+        tensors = {}
+        for name, entry in self.base.tensors.items():
+            kind = self._float(entry)
+            make = self._changed if name in self.pairs else self._converted
+            tensors[name] = TensorSource(kind, entry.shape, partial(make, name, kind))
+        facts = {"trivet.parent": self.base.sha256, _LINEAGE: json.dumps(self._lineage())}
+        script = (
+            f"from transformers import pipeline as p; print(p('text-generation', {str(self.target)!r})('Hi'))"
+        )
+        path = shlex.quote(str(self.target))
+        card = self._card(f"trivet inspect {path}", f"python -c {shlex.quote(script)}")
+        notes = merged_folder.write(self.target, self.base, tensors, facts, card)
+        self.done.notes += notes
+        return self.done
+
+    # --- tensors ---
+
+    def _kind(self, name: str, entry: Entry) -> DType:
+        """What a changed tensor is written as. Raises UnsupportedError if trivet cannot write it."""
+        kind = entry.dtype if self.type == "keep" else dtypes.BY_NAME[self.type]
+        if BY_DTYPE[kind].encode is None or entry.shape[-1] % kind.block:
+            why = (
+                "which trivet reads but does not write"
+                if BY_DTYPE[kind].encode is None
+                else "in whole blocks"
+            )
+            raise UnsupportedError(
+                f"[merge] {name} {entry.shape} would be {kind}, {why}; give another type: q8_0, f16"
+            )
+        return kind
+
+    def _float(self, entry: Entry) -> DType:
+        if self.type != "keep":
+            return dtypes.BY_NAME[self.type]
+        return f16 if entry.dtype.is_packed else entry.dtype
+
+    def _changed(self, name: str, kind: DType) -> npt.NDArray[Any]:
+        before = self.base.tensors[name].values()
+        a, b = self.pairs[name]
+        with np.errstate(over="ignore", invalid="ignore"):
+            wanted = before + b @ a
+        raw = self._packed(name, wanted, kind)
+        off = dequantize(raw.reshape(-1), kind, wanted.shape) - wanted
+        squares = [_square(off), _square(wanted), _square(wanted - before)]
+        error, lost = _ratio(squares[0], squares[1]), _ratio(squares[0], squares[2])
+        self.done.add(Change(name, self.base.tensors[name].dtype.name, kind.name, error, lost), squares)
+        self.advance(1)
+        return raw
+
+    def _packed(self, name: str, wanted: F32, kind: DType) -> npt.NDArray[np.uint8]:
+        if not np.isfinite(wanted).all():
+            raise NonFiniteError(f"[merge] {name}: the merged weight is not finite everywhere")
+        raw = quantize(wanted, kind)
+        if not np.isfinite(dequantize(raw.reshape(-1), kind, wanted.shape)).all():
+            raise NonFiniteError(f"[merge] {name}: the merged weight is beyond {kind}; give type f32 or bf16")
+        return raw
+
+    def _converted(self, name: str, kind: DType) -> npt.NDArray[Any]:
+        entry = self.base.tensors[name]
+        self.done.copied += 1
+        self.advance(1)
+        if entry.dtype is kind:
+            return np.ascontiguousarray(entry.load()).reshape(-1).view(np.uint8)
+        return self._packed(name, entry.values(), kind)
+
+    def _copied(self, name: str) -> npt.NDArray[Any]:
+        self.done.copied += 1
+        self.advance(1)
+        return self.base.load(name)
+
+    # --- where it comes from ---
+
+    def _lineage(self) -> list[str]:
+        """What made the model, stage by stage, the last one last: JSON objects."""
+        earlier = self.base.metadata.get(_LINEAGE, [])
+        kept = [s for s in earlier if isinstance(s, str)] if isinstance(earlier, list) else []
+        stage = {
+            "stage": "merge",
+            "parent": {"name": called(self.base), "sha256": self.base.sha256},
+            "type": self.type,
+            "adapters": [
+                {"name": a.name, "sha256": a.sha256, "scale": scale, **a.described()}
+                for a, scale in self.adapters
+            ],
+        }
+        return [*kept, json.dumps(stage, ensure_ascii=False)]
+
+    def _card(self, *commands: str) -> str:
+        facts = {
+            "base model": called(self.base),
+            "base sha256": self.base.sha256,
+            "type of changed tensors": self.type,
+        }
+        for adapter, scale in self.adapters:
+            facts[f"adapter {adapter.name}"] = f"scale {scale:g}, sha256 {adapter.sha256}"
+            facts |= {
+                f"{adapter.name}: {k}": v for k, v in adapter.described().items() if not k.startswith("base")
+            }
+        return cards.merged(self.target.stem, facts, commands)
+
+
+def _square(x: F32) -> float:
+    return float(np.square(x, dtype=np.float64).sum())
+
+
+def _ratio(square: float, of: float) -> float:
+    return math.sqrt(square / of) if of else 0.0

@@ -90,7 +90,7 @@ typedef struct tv_cpu_info {
       isa; /* kernels in use: "scalar", "avx2", "avx512", "amx", "neon"; TRIVET_ISA forces a lower one */
   const char* features; /* what the processor has, e.g. "avx2 fma f16c avx512f avx512_vnni" */
   int32_t threads;      /* used where an option says 0: TRIVET_THREADS, else the physical cores allowed */
-  int32_t processors;   /* logical processors of the machine that this process may use */
+  int32_t processors;   /* logical processors that this process may use: no more threads than these run */
 } tv_cpu_info;
 
 /* Fills *out. Errors: TV_UNSUPPORTED if TRIVET_ISA names a set that the processor lacks. @since 0.1 */
@@ -352,6 +352,12 @@ TV_API tv_status tv_program_free(tv_program* program);
 TV_API tv_status tv_program_run(tv_program* program, const tv_tensor* inputs, size_t n_inputs,
                                 tv_tensor* outputs, size_t n_outputs);
 
+/* Lays out the memory of a run with inputs of these dtypes and shapes, whose data may be NULL, and checks that
+ * the run could begin; computes nothing. *arena_bytes: what its temporaries take. The next run with these
+ * shapes begins sooner. Errors: as tv_program_run. @since 0.1 */
+TV_API tv_status tv_program_reserve(tv_program* program, const tv_tensor* inputs, size_t n_inputs,
+                                    uint64_t* arena_bytes);
+
 /* Asks the running tv_program_run to stop after the op it is in. Without one, does nothing. @since 0.1 */
 TV_API tv_status tv_program_cancel(tv_program* program);
 
@@ -375,6 +381,7 @@ TV_API tv_status tv_program_get_info(const tv_program* program, tv_program_info*
 /* An engine runs a serving plan (docs/plan-format.md) for many sessions at once; a session is one text: a
  * list of tokens, with the keys and values of each held in pages that sessions may share. Logits have the
  * same bits alone or in a batch, from prefill or from decode, for every number of threads.
+ * The plan says what keys and values are kept in: f32, f16, bf16 or q8_0 (blocks of 32 elements of a head).
  * Calls on one engine and its sessions wait for each other, except tv_engine_cancel. */
 typedef struct tv_engine tv_engine;
 typedef struct tv_session tv_session;
@@ -426,7 +433,7 @@ typedef struct tv_step {
 } tv_step;
 
 /* Advances several sessions together. steps: [n_steps], each with another session of this engine.
- * logits: [sum of n_rows, n_vocab], or NULL if no rows are wanted. Long work is cut into runs of at most 512
+ * logits: [sum of n_rows, n_vocab], or NULL if no rows are wanted. Long work is cut into runs of at most 256
  * tokens; the bits do not depend on where. On any failure no session has changed, and logits are undefined.
  * Errors: TV_INVALID_ARGUMENT (an id outside the vocabulary or a row outside ids: names index and value; a
  * session twice, or of another engine); TV_CAPACITY (context or pages are full; gives the numbers);

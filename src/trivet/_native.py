@@ -367,6 +367,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tv_program_create": (tv_status, [c_void_p, c_void_p, POINTER(tv_program_options), POINTER(c_void_p)]),
     "tv_program_free": (tv_status, [c_void_p]),
     "tv_program_run": (tv_status, [c_void_p, POINTER(tv_tensor), c_size_t, POINTER(tv_tensor), c_size_t]),
+    "tv_program_reserve": (tv_status, [c_void_p, POINTER(tv_tensor), c_size_t, c_void_p]),
     "tv_program_cancel": (tv_status, [c_void_p]),
     "tv_program_get_state": (tv_status, [c_void_p, c_char_p, POINTER(tv_tensor)]),
     "tv_program_get_info": (tv_status, [c_void_p, POINTER(tv_program_info)]),
@@ -563,6 +564,12 @@ def tv_program_free(program: Any) -> None:
 def tv_program_run(program: Any, inputs: Any, n_inputs: Any, outputs: Any, n_outputs: Any) -> None:
     """Runs the plan."""
     _check(library().tv_program_run(program, inputs, n_inputs, outputs, n_outputs))
+
+
+def tv_program_reserve(program: Any, inputs: Any, n_inputs: Any, arena_bytes: Any) -> None:
+    """Lays out the memory of a run with inputs of these dtypes and shapes, whose data may be NULL, and
+    checks that the run could begin; computes nothing."""
+    _check(library().tv_program_reserve(program, inputs, n_inputs, arena_bytes))
 
 
 def tv_program_cancel(program: Any) -> None:

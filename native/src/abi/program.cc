@@ -186,6 +186,15 @@ tv_status tv_program_run(tv_program* program, const tv_tensor* inputs, size_t n_
   });
 }
 
+tv_status tv_program_reserve(tv_program* program, const tv_tensor* inputs, size_t n_inputs,
+                             uint64_t* arena_bytes) {
+  return guard([&] {
+    require(program, "tv_program_reserve", "program");
+    require(arena_bytes, "tv_program_reserve", "arena_bytes");
+    *arena_bytes = program->program->reserve(views_of(inputs, n_inputs, "input"));
+  });
+}
+
 tv_status tv_program_cancel(tv_program* program) {
   return guard([&] {
     require(program, "tv_program_cancel", "program");

@@ -260,6 +260,11 @@ void Program::bind_outputs(Layout& layout, std::span<const View> inputs,
   }
 }
 
+size_t Program::reserve(std::span<const View> inputs) {
+  std::lock_guard lock(mutex_);
+  return layout_for(inputs).arena_bytes();
+}
+
 void Program::run(std::span<const View> inputs, std::span<View> outputs, const std::atomic<bool>& cancel,
                   const int64_t** shapes) {
   std::lock_guard lock(mutex_);
@@ -287,7 +292,7 @@ void Program::run_step(const Layout& layout, size_t at, const std::atomic<bool>&
     step.op->kernel->run_together(calls, step.together);
   } else if (step.op->kernel != nullptr) {
     step.op->kernel->run(step.call);
-  } else {  // reshape with a copy
+  } else {  // reshape or after, with a copy
     std::memcpy(step.call.out[0].data, step.call.in[0].data, step.call.in[0].nbytes());
   }
   if (__atomic_load_n(&fault_, __ATOMIC_RELAXED) != 0)

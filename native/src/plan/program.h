@@ -33,6 +33,8 @@ class Program {
   const View& state(std::string_view name) const;  // throws invalid_argument if there is none
   const View& state(size_t index) const { return states_[index]; }  // in the plan's order
 
+  // Lays out a run with inputs of these shapes; the bytes that its temporaries take.
+  size_t reserve(std::span<const View> inputs);
   // Inputs and outputs in the plan's order. Outputs with data are filled, others become views that are valid
   // until the next run. Stops at the next op, with Error{cancelled}, once *cancel is true.
   // shapes, where given, receives a pointer to each output's sizes, valid as long as a view.

@@ -29,7 +29,8 @@ from trivet.plan import rebuilt, rewrite, rewrite_graph
 
 #: A backend's own array. For numpy a NumPy array in storage form.
 Array: TypeAlias = Any
-#: Weight name -> NumPy array in storage form (mapped, not copied, where the backend can).
+#: Weight name -> NumPy array in storage form (mapped, not copied, where the backend can). Where it is a
+#: method, its object always gives the same array for a name.
 Weights: TypeAlias = Callable[[str], Any]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 from trivet.cli.output import human_bytes, note
 from trivet.train.events import Evaluated, Event, Note, Planned, Stepped, Watch
+from trivet.train.trainer import resident
 
 BARS = "▁▂▃▄▅▆▇█"
 SHOWN = 60  # losses in the small curve
@@ -21,18 +21,6 @@ SMOOTHING = 0.9
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given; those that are None were not."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def memory() -> int:
-    """Bytes of this process in memory now."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def clock(seconds: float) -> str:
@@ -102,7 +90,7 @@ class State:
         return (
             f"step {r.step}/{self.plan.steps}  loss {r.loss:.4f}  smoothed {smooth:.4f}"
             f"{held}  lr {self.last.lr:.2e}  norm {r.norm:.3f}  {self.tokens / self.seconds:,.0f} tokens/s"
-            f"  {human_bytes(memory())}  {clock(self.left)} left"
+            f"  {human_bytes(resident())}  {clock(self.left)} left"
         )
 
 
@@ -170,7 +158,7 @@ def _view(state: State) -> Any:
         ("step", f"{r.step} of {plan.steps}", "epoch", f"{last.epoch:.2f}"),
         ("loss", f"{r.loss:.4f}", "smoothed", f"{state.smooth / (state.weight or 1):.4f}"),
         ("learning rate", f"{last.lr:.2e}", "gradient norm", f"{r.norm:.3f}"),
-        ("tokens/s", f"{state.tokens / state.seconds:,.0f}", "memory", human_bytes(memory())),
+        ("tokens/s", f"{state.tokens / state.seconds:,.0f}", "memory", human_bytes(resident())),
         ("time left", clock(state.left), "validation", f"{state.held.loss:.4f}" if state.held else "-"),
     ]
     for a, b, c, d in rows:

@@ -79,7 +79,7 @@ def save(
     """
     folder = run_folder(folder)
     step = arguments.integer(step, "[checkpoint] step", 0, MAX_STEP)
-    plain = _plain(facts, "facts")
+    plain = plain_data(facts, "[checkpoint] facts")
     target = folder / step_name(step)
     digests: dict[str, str] = {}
     sources = {name: _source(name, array, digests) for name, array in arrays.items()}
@@ -154,21 +154,21 @@ def _header_digest(path: Path) -> str:
         return _digest(file, 0, 8 + int.from_bytes(file.read(8), "little"))
 
 
-def _plain(value: Any, where: str, depth: int = 0) -> Any:
+def plain_data(value: Any, where: str, depth: int = 0) -> Any:
     """Plain data as JSON has it: lists for tuples, Python's numbers for NumPy's."""
     if depth > 100:
-        raise InputError(f"[checkpoint] {where[:80]}…: nests deeper than 100")
+        raise InputError(f"{where[:120]}…: nests deeper than 100")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise InputError(f"[checkpoint] {where}: a key is {key!r:.80}; wanted strings")
-        return {key: _plain(v, f"{where}.{key}", depth + 1) for key, v in value.items()}
+                raise InputError(f"{where}: a key is {key!r:.80}; wanted strings")
+        return {key: plain_data(v, f"{where}.{key}", depth + 1) for key, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
+        return [plain_data(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
     if isinstance(value, np.generic):
         value = value.item()
     if value is not None and not isinstance(value, str | bool | int | float):
-        raise InputError(f"[checkpoint] {where}: is a {type(value).__name__}, which JSON does not have")
+        raise InputError(f"{where}: is a {type(value).__name__}, which JSON does not have")
     return value
 
 

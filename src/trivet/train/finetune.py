@@ -23,7 +23,7 @@ from trivet.models.checkpoint import Checkpoint
 from trivet.train import base, curve, hand_over
 from trivet.train import checkpoint as checkpoints
 from trivet.train.config import Finetune, as_dict, make
-from trivet.train.data import Batch, Batches, Dataset, Loaded, Renderer, refuse_overlap
+from trivet.train.data import Batch, Batches, Dataset, Loaded, Position, Renderer, refuse_overlap
 from trivet.train.data import load as load_data
 from trivet.train.events import Evaluated, Event, Note, Planned, Stepped, Watch
 from trivet.train.log import log_to, truncate
@@ -155,7 +155,9 @@ class Session:
     def held_batches(self) -> list[Batch]:
         if self.held is None:
             return []
-        batches = Batches(self.held, self.config.tokens, shuffle=False)
+        # no larger than those of training, so that measuring takes no more memory
+        tokens = max(max(self._positions()), int(self.held.lengths.max()))
+        batches = Batches(self.held, tokens, shuffle=False)
         return [batch for _, step in batches.walk(1) for batch in step]
 
     # --- what is trained ---
@@ -198,6 +200,9 @@ class Session:
     def planned(self, *, measure: bool = False) -> Planned:
         """What there is to do; with `measure`, how much memory and time it will take, too."""
         shapes = self.method.shapes().values()
+        most = max(self._positions())
+        memory = self.trainer.memory(most) if measure else 0
+        seconds = self._pace() * self.steps if measure else 0.0
         return Planned(
             method=self.config.method,
             parameters=sum(_size(s) for s in shapes),
@@ -208,9 +213,26 @@ class Session:
             examples=len(self.train),
             validation=len(self.held) if self.held else 0,
             resumed=self.saved.step if self.saved else 0,
-            memory=0,
-            seconds=0.0,
+            memory=memory,
+            seconds=seconds,
         )
+
+    def _positions(self) -> list[int]:
+        """Positions of the micro-batches of the first epoch."""
+        lengths = self.train.lengths
+        return [
+            int(lengths[members].sum())
+            for step in range(self.batches.steps(0))
+            for members in self.batches.members(Position(0, step))
+        ]
+
+    def _pace(self) -> float:
+        """Seconds of a step: the second of two at a learning rate of 0; the first lays out memory."""
+        batches, began = self.batches.step(Position()), 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            self.trainer.step(batches, 0.0)
+        return time.perf_counter() - began
 
     def run(self, watch: Watch | Sequence[Watch] = ()) -> Run:
         began = time.perf_counter()

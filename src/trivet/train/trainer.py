@@ -5,6 +5,9 @@ It knows nothing of files, epochs or schedules: it is given batches and a learni
 
 from __future__ import annotations
 
+import os
+import resource
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,13 +58,14 @@ class Trainer:
         self.seed = arguments.integer(seed, "[train] seed", 0, 2**63 - 1)
         self.taken = 0  # steps so far, skipped ones too
         self.moves = 0  # those that changed something: what bias corrections count
-        graph = method.training(optimiser, accumulate=accumulate)
-        self._program: Program = backend.compile(
-            graph, weights=method.checkpoint.load, state=parameters, sizes={}
-        )
+        self._program = self._compiled(parameters)
         missing = sorted(set(self.parameters) ^ set(parameters))
         if missing:
             raise InputError(f"[train] parameters {missing[:3]} are given or wanted, but not both")
+
+    def _compiled(self, state: Mapping[str, Array]) -> Program:
+        graph = self.method.training(self.optimiser, accumulate=self.accumulate)
+        return self.backend.compile(graph, weights=self.method.checkpoint.load, state=state, sizes={})
 
     @property
     def parameters(self) -> dict[str, Array]:
@@ -108,6 +112,23 @@ class Trainer:
                 targets += batch.trained
         return total, targets
 
+    def memory(self, tokens: int) -> int:
+        """Bytes of this process at most, while it takes steps of so many tokens at a time: what it holds now,
+        moments, sums and temporaries, and frozen weights, which the backward pass reads where they lie.
+        0 where the backend cannot tell."""
+        reserve = getattr(self._program, "reserve", None)
+        if reserve is None:
+            return 0
+        shapes = dict.fromkeys(("ids", "targets", "positions", "starts"), (tokens,)) | {
+            "rates": (3,),
+            "key": (2,),
+        }
+        arena = reserve(dict.fromkeys(("tokens", "keep", "apply"), ()) | shapes)
+        states = sum(a.nbytes for n, a in self._program.state.items() if n[:2] in ("m.", "v.", "g."))
+        tensors = self.method.checkpoint.tensors.values()
+        frozen = 0 if self.method.lora is None else sum(e.nbytes for e in tensors if e.dtype.is_packed)
+        return resident() + int(states + arena + frozen)
+
     @cached_property
     def _measure(self) -> Program:
         return self.backend.compile(self.method.evaluation(), weights=self.method.checkpoint.load, sizes={})
@@ -128,14 +149,28 @@ class Trainer:
         for name in sorted(set(mine) ^ set(arrays)):
             raise FileError(f"[resume] {name!r} is in the checkpoint or in the run, but not in both")
         for name, array in arrays.items():
-            if array.shape != mine[name].shape:
-                raise FileError(f"[resume] {name!r} is {array.shape}, this run has {mine[name].shape}")
+            if array.shape != mine[name].shape or array.dtype != mine[name].dtype:
+                raise FileError(
+                    f"[resume] {name!r} is {array.dtype} {array.shape}, this run has {mine[name].dtype}"
+                    f" {mine[name].shape}"
+                )
         taken, moves, seed = (
-            arguments.integer(facts.get(n), f"[resume] {n}", 0, 2**63 - 1) for n in ("taken", "moves", "seed")
+            arguments.integer(facts.get(n), f"[resume] {n}", 0, most)
+            for n, most in (("taken", 2**47 - 1), ("moves", 2**47 - 1), ("seed", 2**63 - 1))
         )
-        for name, array in arrays.items():
-            mine[name][...] = array
+        del mine, self._program  # what a program holds is its own: another one begins with the arrays
+        self._program = self._compiled(arrays)
         self.taken, self.moves, self.seed = taken, moves, seed
+
+
+def resident() -> int:
+    """Bytes of this process in memory now."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _tokens(batch: Batch) -> dict[str, Any]:

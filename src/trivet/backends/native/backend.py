@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from functools import cache
+from types import MethodType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +17,11 @@ from trivet.backends.base import Array, Backend, Weights
 from trivet.backends.native import lowering
 from trivet.backends.native.arrays import copied
 from trivet.backends.native.bounds import bounds
-from trivet.backends.native.program import NativeProgram, ProgramCache
+from trivet.backends.native.program import NativeModel, NativeProgram, ProgramCache
 from trivet.dtypes import DType
-from trivet.errors import TrivetError
+from trivet.errors import InputError, TrivetError
 from trivet.graph import Graph, Node
-from trivet.plan import build, signature
+from trivet.plan import Plan, build, signature
 from trivet.plan.structure import VIEWS
 
 
@@ -60,6 +62,7 @@ class NativeBackend(Backend):
 
     def __init__(self) -> None:
         self._programs = ProgramCache()
+        self._models: WeakKeyDictionary[Any, NativeModel] = WeakKeyDictionary()
 
     def unavailable(self) -> str | None:
         try:
@@ -89,10 +92,23 @@ class NativeBackend(Backend):
         if program is None:
             lowered = lower(graph)
             plan = build(lowered, bounds(lowered, sizes or {}))
-            program = NativeProgram(plan, weights, state or {}, sizes or {})
+            program = NativeProgram(plan, self._model(plan, weights), state or {}, sizes or {})
             if shared and not program.state:
                 self._programs.keep(key, program)
         return program
+
+    def _model(self, plan: Plan, weights: Weights | None) -> NativeModel | None:
+        """The weights of a plan. Programs whose weights one object's method finds share them."""
+        wanted = plan.named("weight")
+        if not wanted:
+            return None
+        if weights is None:
+            raise InputError(f"[compile] the graph reads the weights {sorted(wanted)}, but none are given")
+        model = NativeModel()
+        if isinstance(weights, MethodType):
+            model = self._models.setdefault(weights.__self__, model)
+        model.add(wanted, weights)
+        return model
 
     def from_numpy(self, array: Any, dtype: DType) -> npt.NDArray[Any]:
         return copied(np.asarray(array))

@@ -33,28 +33,45 @@ class Handle:
         weakref.finalize(self, free, pointer)
 
 
+class NativeModel:
+    """The weights of one source in the core, where they are: mapped files are not copied, and what the core
+    arranges for its kernels is arranged once for all programs."""
+
+    def __init__(self) -> None:
+        self.handle = Handle(core.tv_model_create, core.tv_model_free)
+        self._arrays: dict[str, Array] = {}
+
+    def add(self, wanted: Mapping[str, Value], weights: Weights) -> None:
+        """Adds the weights that a plan wants and that are not there yet."""
+        for name, value in wanted.items():
+            if name not in self._arrays:
+                array = self._arrays[name] = _fitted(name, value, weights(name), {})
+                (tensor,) = _tensors([array], [value], {})
+                core.tv_model_add_tensor(self.handle, name.encode(), ctypes.byref(tensor), 0)
+
+
 class NativeProgram:
     """A program of the core. Its state stands in the core's memory; `state` holds views of it."""
 
     def __init__(
         self,
         plan: Plan,
-        weights: Weights | None,
+        model: NativeModel | None,
         state: Mapping[str, Any],
         sizes: Mapping[str, int],
     ) -> None:
         self._inputs = plan.named("input")
         self._outputs = {name: plan.values[i] for name, i in plan.outputs.items()}
         self._sizes = {name: sizes[name] for name in plan.dims if name in sizes}
-        self._weights: list[Array] = []  # the core reads them where they are
+        self._model = model  # the core reads weights where they are
         fixed = [core.tv_dim(name.encode(), size) for name, size in self._sizes.items()]
         dims = (core.tv_dim * len(fixed))(*fixed)
         options = core.tv_program_options(ctypes.sizeof(core.tv_program_options), 0, dims, len(dims))
         data = encode(plan)
         loaded = Handle(core.tv_plan_load, core.tv_plan_free, data, len(data))
-        model = self._model(plan.named("weight"), weights)
+        found = model.handle if model else None
         self._handle = Handle(
-            core.tv_program_create, core.tv_program_free, loaded, model, ctypes.byref(options)
+            core.tv_program_create, core.tv_program_free, loaded, found, ctypes.byref(options)
         )
         self.state = {name: self._state(name, value) for name, value in plan.named("state").items()}
         for name, value in plan.named("state").items():
@@ -74,26 +91,25 @@ class NativeProgram:
         core.tv_program_run(self._handle, ins, len(ins), outs, len(outs))
         return results
 
+    def reserve(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """Bytes that temporaries of a run take, with inputs of these shapes; nothing is computed."""
+        given = [np.broadcast_to(np.zeros((), to_numpy(v.dtype)), shapes[n]) for n, v in self._inputs.items()]
+        sizes = dict(self._sizes)
+        for (name, value), array in zip(self._inputs.items(), given, strict=True):
+            bind(sizes, graph.input(name, value.shape, value.dtype), array.shape)
+        ins = _tensors(given, self._inputs.values(), sizes)
+        for view in ins:
+            view.data = None
+        needed = ctypes.c_uint64()
+        core.tv_program_reserve(self._handle, ins, len(ins), ctypes.byref(needed))
+        return needed.value
+
     @property
     def arena_bytes(self) -> int:
         """Bytes held for temporaries."""
         info = core.tv_program_info(ctypes.sizeof(core.tv_program_info))
         core.tv_program_get_info(self._handle, ctypes.byref(info))
         return int(info.arena_bytes)
-
-    def _model(self, wanted: Mapping[str, Value], weights: Weights | None) -> Handle | None:
-        """The weights of a plan, where they are: mapped files are not copied."""
-        if not wanted:
-            return None
-        if weights is None:
-            raise InputError(f"[compile] the graph reads the weights {sorted(wanted)}, but none are given")
-        model = Handle(core.tv_model_create, core.tv_model_free)
-        for name, value in wanted.items():
-            array = _fitted(name, value, weights(name), {})
-            self._weights.append(array)
-            (tensor,) = _tensors([array], [value], {})
-            core.tv_model_add_tensor(model, name.encode(), ctypes.byref(tensor), 0)
-        return model
 
     def _state(self, name: str, value: Value) -> Array:
         """A state as an array over the core's memory, which stays as long as the array does."""

@@ -1,16 +1,17 @@
-"""Score a text: mean NLL and perplexity.
+"""Score a text, or rows: mean NLL and perplexity, exact answers, the likeliest of several choices.
 
-NLL is the negative natural log of the probability of each token, given those before it in its window.
+NLL is the negative natural log of the probability of each token, given those before it.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from trivet.cli.adapters import AdapterOption, scaled
 from trivet.cli.output import (
     DeviceOption,
     JsonOption,
@@ -19,27 +20,50 @@ from trivet.cli.output import (
     ThreadsOption,
     emit_json,
     not_utf8,
+    table,
 )
 from trivet.errors import FileError, InputError
 
-EXAMPLE = "trivet eval smollm2-135m --text book.txt --window 2048 --stride 1024"
+EXAMPLE = "trivet eval smollm2-135m --data held_out.jsonl --task exact --adapter orders/adapter"
+TASKS = ("loss", "exact", "choice")
 
 
 def eval(
     model: ModelArgument,
-    text: Annotated[Path, typer.Option(help="A UTF-8 text file.")],
-    window: Annotated[int, typer.Option(min=0, help="Tokens per window; 0 is one window over all.")] = 0,
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file, scored as one sequence.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Rows as for finetune: FILE, or NAME=FILE. Repeatable.")
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="Of rows: loss, exact (the answer itself) or choice (the likeliest).")
+    ] = "loss",
+    window: Annotated[
+        int, typer.Option(min=0, help="Of a text: tokens per window; 0 is one window over all.")
+    ] = 0,
     stride: Annotated[
         int, typer.Option(min=0, help="Tokens between windows; 0 is one less than a window.")
     ] = 0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an exact answer.")] = 256,
+    adapter: AdapterOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     kv: KvOption = None,
     as_json: JsonOption = False,
 ) -> None:
+    if (text is None) == (not data):
+        raise InputError("[eval] wanted --text FILE, or --data FILE")
+    if task not in TASKS:
+        raise InputError(f"[eval] --task is {task!r}; known: {', '.join(TASKS)}")
     from trivet.generate.model import load
 
-    m = load(model, device, threads=threads, kv=kv)
+    m = load(model, device, threads=threads, kv=kv, adapter=scaled(adapter))
+    if text is not None:
+        _text(m, text, window, stride, as_json)
+    else:
+        _rows(m, _named(data or []), task, max_tokens, as_json)
+
+
+def _text(m: Any, text: Path, window: int, stride: int, as_json: bool) -> None:
     ids = m.tokenizer.encode(_read(text), add_special=True)
     if len(ids) < 2:
         raise InputError(f"[eval] {text} is {len(ids)} tokens; there is nothing to score")
@@ -59,6 +83,62 @@ def eval(
         emit_json(result)
     else:
         print(f"mean NLL {mean:.5f}  perplexity {math.exp(min(mean, 700)):.4f}  over {len(losses)} tokens")
+
+
+def _named(data: list[str]) -> dict[str, Path]:
+    """Files by name; a file without a name has its own."""
+    found: dict[str, Path] = {}
+    for item in data:
+        name, _, path = item.rpartition("=")
+        path = path if not Path(item).exists() else item
+        name = name if path != item and name else Path(path).stem
+        if name in found:
+            raise InputError(f"[eval] two of --data are called {name!r}; give NAME=FILE")
+        found[name] = Path(path)
+    return found
+
+
+def _rows(m: Any, files: dict[str, Path], task: str, max_tokens: int, as_json: bool) -> None:
+    from trivet.cli.progress import waiting
+    from trivet.train import evaluate
+
+    results: dict[str, dict[str, Any]] = {}
+    for name, path in files.items():
+        with waiting(f"measuring {name}"):
+            if task == "loss":
+                results[name] = _loss(m, path)
+            elif task == "exact":
+                results[name] = _answers(evaluate.exact(m, path, max_tokens=max_tokens))
+            else:
+                results[name] = _answers(evaluate.choice(m, path))
+    if as_json:
+        emit_json({"task": task, "splits": results})
+        return
+    columns = ("tokens", "mean NLL", "perplexity") if task == "loss" else ("rows", "right", "share")
+    shown = [[name, *(f"{r[c.replace(' ', '_').lower()]}" for c in columns)] for name, r in results.items()]
+    table(("data", *columns), shown)
+    for result in results.values():
+        for line, wanted, given in result.get("wrong", [])[:3]:
+            print(f"line {line}: wanted {wanted[:100]!r}, got {given[:100]!r}")
+
+
+def _loss(m: Any, path: Path) -> dict[str, Any]:
+    from trivet.train import evaluate
+    from trivet.train.data import Renderer, load
+
+    data = load(path, Renderer(m)).splits["train"]
+    found = evaluate.loss(m, data)
+    perplexity = round(found.perplexity, 4) if math.isfinite(found.perplexity) else None
+    return {
+        "examples": found.examples,
+        "tokens": found.targets,
+        "mean_nll": found.mean,
+        "perplexity": perplexity,
+    }
+
+
+def _answers(found: Any) -> dict[str, Any]:
+    return {"rows": found.rows, "right": found.right, "share": round(found.share, 4), "wrong": found.wrong}
 
 
 def _read(path: Path) -> str:

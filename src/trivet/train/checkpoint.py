@@ -130,7 +130,6 @@ def load(path: str | os.PathLike[str], shapes: Mapping[str, tuple[int, ...]] | N
 
 
 def _source(name: Any, array: Any, digests: dict[str, str]) -> TensorSource:
-    """A tensor whose digest is noted when its turn to be written comes."""
     if not isinstance(name, str) or not name or name == "__metadata__":
         raise InputError(f"[checkpoint] tensor name {name!r:.80}: is not one a file can hold")
     if not isinstance(array, np.ndarray):
@@ -140,13 +139,20 @@ def _source(name: Any, array: Any, digests: dict[str, str]) -> TensorSource:
         dtype = bf16 if little == np.uint16 else of_numpy(little)
     except DTypeError as error:
         raise InputError(f"[checkpoint] tensor {quoted(name)}: cannot hold NumPy's {array.dtype}") from error
+    return hashed(name, TensorSource(dtype, array.shape, array), digests)
+
+
+def hashed(name: str, source: TensorSource, digests: dict[str, str]) -> TensorSource:
+    """The same tensor; the sha256 of its bytes is noted when its turn to be written comes."""
 
     def data() -> npt.NDArray[Any]:
-        whole = np.ascontiguousarray(array.astype(little, copy=False)).reshape(-1).view(np.uint8)
+        array = source.data() if callable(source.data) else source.data
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        whole = np.ascontiguousarray(little).reshape(-1).view(np.uint8)
         digests[name] = hashlib.sha256(whole.data).hexdigest()
         return whole
 
-    return TensorSource(dtype, array.shape, data)
+    return TensorSource(source.dtype, source.shape, data)
 
 
 def _header_digest(path: Path) -> str:

@@ -24,6 +24,14 @@ Bytes, in order. Numbers are little-endian; a string is its length in bytes (u64
 from trivet.formats.common import TensorInfo, UnsupportedTensor
 from trivet.formats.gguf.reader import GGUFFile
 from trivet.formats.gguf.types import Encoded
-from trivet.formats.gguf.writer import TensorSource, write_gguf
+from trivet.formats.gguf.writer import TensorSource, stream_gguf, write_gguf
 
-__all__ = ["Encoded", "GGUFFile", "TensorInfo", "TensorSource", "UnsupportedTensor", "write_gguf"]
+__all__ = [
+    "Encoded",
+    "GGUFFile",
+    "TensorInfo",
+    "TensorSource",
+    "UnsupportedTensor",
+    "stream_gguf",
+    "write_gguf",
+]

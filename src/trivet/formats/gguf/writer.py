@@ -72,6 +72,14 @@ def write_gguf(
     Raises InputError for a value, name or tensor that GGUF cannot hold, UnsupportedError for a dtype it
     does not have, FileError if the file cannot be written.
     """
+    with written_aside(Path(path), "write_gguf") as file:
+        stream_gguf(file, metadata, tensors)
+
+
+def stream_gguf(
+    file: BinaryIO, metadata: Mapping[str, Any], tensors: Mapping[str, TensorSource | npt.NDArray[Any]]
+) -> None:
+    """The same to an open file; metadata begins at byte 24, in the order given."""
     sources = {name: _source(name, tensor) for name, tensor in tensors.items()}
     alignment = _alignment(metadata)
     header = bytearray(MAGIC + struct.pack("<IQQ", VERSION, len(sources), len(metadata)))
@@ -82,10 +90,9 @@ def write_gguf(
     for name, source in sources.items():
         header += _record(name, source, offset)
         offset += _padded(tensor_bytes(source.dtype, source.shape), alignment)
-    with written_aside(Path(path), "write_gguf") as file:
-        file.write(header.ljust(_padded(len(header), alignment), b"\0"))
-        for name, source in sources.items():
-            _write_tensor(file, name, source, alignment)
+    file.write(header.ljust(_padded(len(header), alignment), b"\0"))
+    for name, source in sources.items():
+        _write_tensor(file, name, source, alignment)
 
 
 def _bad(field: str, problem: str) -> InputError:

@@ -69,6 +69,10 @@ def tensors() -> dict[str, np.ndarray]:
     return made
 
 
+#: what makes its heads of 32 elements, not 16, with the same tensors
+WIDE_HEADS = {"llama.attention.head_count": np.uint32(2), "llama.attention.head_count_kv": np.uint32(1)}
+
+
 def write(path: Path, changed: dict[str, Any] | None = None, weights: dict[str, Any] | None = None) -> Path:
     """Writes the model with some metadata and tensors changed, or left out where they are None."""
     keys = {k: v for k, v in (metadata() | (changed or {})).items() if v is not None}

@@ -37,7 +37,6 @@ def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
     written, and what opening the model raises."""
     if not str(out):
         raise InputError("[export] the file to write has an empty name")
-    dtype = kv_dtype(kv)
     checkpoint = open_checkpoint(resolve(model))
     target = Path(out)
     if target.exists() and target.samefile(checkpoint.path):
@@ -47,7 +46,9 @@ def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
             f"[export] {checkpoint.path.name} is not a GGUF file whose every tensor trivet reads"
         )
     gguf = checkpoint.gguf
-    serving = serving_plan(models.build(checkpoint), checkpoint.architecture, dtype)
+    definition = models.build(checkpoint)
+    dtype = kv_dtype(kv, definition.config.head_dim)
+    serving = serving_plan(definition, checkpoint.architecture, dtype)
     chat, reason = _chat(checkpoint)
     kept = {key: gguf.encoded(key) for key in gguf.metadata if not key.startswith("trivet.")}
     ours = {"trivet.version": np.uint32(1), "trivet.plan.serve": serving, **chat}

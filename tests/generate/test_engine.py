@@ -8,16 +8,18 @@ import trivet as tv
 from trivet.errors import InputError
 from trivet.export import export
 from trivet.formats.gguf import GGUFFile
+from trivet.generate.describe import describe
+from trivet.generate.engine import Feed
 from trivet.plan import decode
 
 IDS = [(7 * i) % 250 for i in range(100)]  # more than a page
 #: largest error of a logit of the tiny model
-ERROR = {"f32": 1e-4, "f16": 0.02, "bf16": 0.2}
+ERROR = {"f32": 1e-4, "f16": 0.02, "bf16": 0.2, "q8_0": 0.6}
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return tiny_model.write(tmp_path_factory.mktemp("kv") / "m.gguf")
+    return tiny_model.write(tmp_path_factory.mktemp("kv") / "m.gguf", tiny_model.WIDE_HEADS)
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +50,46 @@ def test_prefill_equals_decode(path, kv):
         assert np.array_equal(m.engine.forward(session, [i], [0])[0], want)
 
 
+@pytest.mark.parametrize("kv", ERROR)
+def test_parts_threads_and_batches_change_nothing(path, kv):
+    want = tv.load(path, "cpu", kv=kv, threads=1).logits(IDS)
+    m = tv.load(path, "cpu", kv=kv, threads=3)
+    for cut in (1, 15, 64, 65, 99):
+        first, other = m.session(), m.session()
+        start = m.engine.step([Feed(first, IDS[:cut], range(cut)), Feed(other, IDS[5:70], [])])[0]
+        rest = m.engine.step([Feed(other, [3], []), Feed(first.fork(), IDS[cut:], range(len(IDS) - cut))])[1]
+        assert np.array_equal(np.concatenate([start, rest]), want)
+
+
 @pytest.mark.parametrize("kv", ["f64", "", 16])
 def test_unknown(path, tmp_path, kv):
-    with pytest.raises(InputError, match=r"\[load\] kv is .*; known: f32, f16, bf16"):
+    with pytest.raises(InputError, match=r"\[load\] kv is .*; known: f32, f16, bf16, q8_0"):
         tv.load(path, "cpu", kv=kv)
-    with pytest.raises(InputError, match=r"\[load\] kv is .*; known: f32, f16, bf16"):
+    with pytest.raises(InputError, match=r"\[load\] kv is .*; known: f32, f16, bf16, q8_0"):
         export(path, tmp_path / "out.gguf", kv=kv)
+
+
+def test_blocks_and_head_sizes(tmp_path):
+    narrow = tiny_model.write(tmp_path / "m.gguf")
+    message = r"\[load\] kv q8_0 takes heads whose size divides by 32; this model's head size is 16"
+    for device in ("cpu", "reference"):
+        with pytest.raises(InputError, match=message):
+            tv.load(narrow, device, kv="q8_0")
+    with pytest.raises(InputError, match=message):
+        export(narrow, tmp_path / "out.gguf", kv="q8_0")
+    assert message.replace("\\", "") in describe(narrow, kv="q8_0")["problem"]
+
+
+def test_memory(path):
+    memory = {kv: describe(path, 100, kv)["memory"] for kv in (None, *ERROR)}
+    assert memory[None] == memory["f16"]
+    assert {kv: memory[kv]["cache"] for kv in ERROR} == {
+        kv: 2 * 2 * 128 * 32 * bits // 8
+        for kv, bits in {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5}.items()
+    }
+    assert memory["q8_0"]["kv"] == "q8_0"
+    with pytest.raises(InputError, match=r"\[load\] kv is 'f8'; known"):
+        describe(path, kv="f8")
 
 
 def test_export_decides(path, tmp_path):

@@ -160,13 +160,13 @@ class Verifier {
     born_[id] = age_[value.root];
   }
 
-  // Only floating storage is written over: an index cannot change between its check and its use.
+  // Only floating and packed storage is written over: an index cannot change between its check and its use.
   void write_over(const Value& input) {
     const Kind kind = plan_.values[input.root].kind;
     if (kind != Kind::state && kind != Kind::temporary)
       bad("writes over %s through an alias", kKinds[static_cast<int>(kind)]);
-    if (input.dtype > DType::f64)
-      bad("writes over %s through an alias; wanted: floats", traits(input.dtype)->name);
+    if (input.dtype > DType::f64 && !is_packed(input.dtype))
+      bad("writes over %s through an alias; wanted: floats or packed", traits(input.dtype)->name);
     if (uses_[input.root]++ != 1) bad("takes the storage of an input that is used twice");
     ++age_[input.root];
   }

@@ -19,7 +19,7 @@ def export(
     model: ModelArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
     kv: Annotated[
-        str, typer.Option(help="What the plan keeps keys and values in: f32, f16 or bf16.")
+        str, typer.Option(help="What the plan keeps keys and values in: f32, f16, bf16 or q8_0.")
     ] = "f16",
     as_json: JsonOption = False,
 ) -> None:

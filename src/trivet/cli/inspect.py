@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from trivet.cli.output import ContextOption, JsonOption, ModelArgument, emit_json, human_bytes, table
+from trivet.cli.output import (
+    ContextOption,
+    JsonOption,
+    KvOption,
+    ModelArgument,
+    emit_json,
+    human_bytes,
+    table,
+)
 
 EXAMPLE = "trivet inspect smollm2-135m --tensors"
 
@@ -16,11 +24,12 @@ def inspect(
     model: ModelArgument,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     context: ContextOption = None,
+    kv: KvOption = None,
     as_json: JsonOption = False,
 ) -> None:
     from trivet.generate.describe import describe
 
-    found = describe(model, context)
+    found = describe(model, context, kv)
     if as_json:
         emit_json(found)
         return
@@ -50,7 +59,8 @@ def _summary(found: dict[str, Any]) -> None:
         return
     print(
         f"memory at a context of {memory['context']}: {human_bytes(memory['weights'])} weights"
-        f" + {human_bytes(memory['cache'])} cache + about {human_bytes(memory['temporaries'])} working"
+        f" + {human_bytes(memory['cache'])} keys and values in {memory['kv']}"
+        f" + about {human_bytes(memory['temporaries'])} working"
     )
 
 

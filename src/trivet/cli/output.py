@@ -27,7 +27,7 @@ ContextOption = Annotated[
 ]
 KvOption = Annotated[
     str | None,
-    typer.Option(help="What keys and values are kept in: f32, f16 or bf16. [f16, reference: f32]"),
+    typer.Option(help="What keys and values are kept in: f32, f16, bf16 or q8_0. [f16, reference: f32]"),
 ]
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from trivet import models
-from trivet.dtypes import f16
 from trivet.errors import TrivetError
-from trivet.generate.engine import CHUNK, PAGE, bounded_context
+from trivet.generate.engine import CHUNK, PAGE, bounded_context, kv_dtype
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 
 SHOWN = 3  # elements of an array that are shown
 
 
-def describe(model: str | Path, context: int | None = None) -> dict[str, Any]:
-    """Metadata, tensors, parameter count and memory of a model. A file whose architecture trivet does not
+def describe(model: str | Path, context: int | None = None, kv: str | None = None) -> dict[str, Any]:
+    """Metadata, tensors, parameter count and memory of a model, whose keys and values are kept in `kv`, by
+    default f16. A file whose architecture trivet does not
     know is described all the same: then `memory` is None and `problem` says why."""
     checkpoint = open_checkpoint(resolve(model))
     tensors: list[dict[str, Any]] = [
@@ -35,7 +35,7 @@ def describe(model: str | Path, context: int | None = None) -> dict[str, Any]:
             }
             for name, t in checkpoint.gguf.unsupported.items()
         ]
-    memory, problem = _memory(checkpoint, context)
+    memory, problem = _memory(checkpoint, context, "f16" if kv is None else kv)
     return {
         "path": str(checkpoint.path),
         "metadata": {key: plain(value) for key, value in checkpoint.metadata.items()},
@@ -46,19 +46,27 @@ def describe(model: str | Path, context: int | None = None) -> dict[str, Any]:
     }
 
 
-def _memory(checkpoint: Checkpoint, context: int | None) -> tuple[dict[str, int] | None, str | None]:
-    """Bytes of weights, of one full sequence's keys and values in f16, and of what a run works in."""
+def _memory(checkpoint: Checkpoint, context: int | None, kv: str) -> tuple[dict[str, Any] | None, str | None]:
+    """Bytes of weights, of one full sequence's keys and values, and of what a run works in."""
+    kv_dtype(kv, 0)  # an unknown name is a mistake of the caller, not the file's
     try:
         config = models.build(checkpoint).config
         context = bounded_context(context, config.context)
+        dtype = kv_dtype(kv, config.head_dim)
     except TrivetError as error:
         return None, str(error)
     pages = -(-context // PAGE)
-    cache = 2 * config.layers * config.kv_heads * config.head_dim * PAGE * pages * f16.nbytes
+    cache = 2 * config.layers * config.kv_heads * PAGE * pages * dtype.row_bytes(config.head_dim)
     tokens = min(CHUNK, context)
     temporaries = 4 * tokens * (4 * config.width + 3 * config.hidden) + 4 * config.vocab
     weights = sum(e.nbytes for e in checkpoint.tensors.values())
-    return {"context": context, "weights": weights, "cache": cache, "temporaries": temporaries}, None
+    return {
+        "context": context,
+        "kv": kv,
+        "weights": weights,
+        "cache": cache,
+        "temporaries": temporaries,
+    }, None
 
 
 def plain(value: Any) -> Any:

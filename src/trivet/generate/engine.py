@@ -28,16 +28,22 @@ if TYPE_CHECKING:
 
 PAGE = 64  # tokens per page
 CHUNK = 512  # most tokens of one run; a longer prompt is fed in several, with the same bits
-KV_TYPES = ("f32", "f16", "bf16")  # what keys and values may be kept in
+KV_TYPES = ("f32", "f16", "bf16", "q8_0")  # what keys and values may be kept in
 
 Logits = npt.NDArray[np.float32]
 
 
-def kv_dtype(name: str) -> DType:
-    """The dtype of KV pools by its name. Raises InputError."""
+def kv_dtype(name: str, head_size: int) -> DType:
+    """The dtype of KV pools by its name, for heads of `head_size` elements. Raises InputError."""
     if name not in KV_TYPES:
         raise InputError(f"[load] kv is {name!r}; known: {', '.join(KV_TYPES)}")
-    return dtypes.BY_NAME[name]
+    dtype = dtypes.BY_NAME[name]
+    if head_size % dtype.block:
+        raise InputError(
+            f"[load] kv {name} takes heads whose size divides by {dtype.block}; this model's head size is"
+            f" {head_size}"
+        )
+    return dtype
 
 
 def serving_graph(definition: Any, dtype: DType, adapters: Adapted | None = None) -> Graph:

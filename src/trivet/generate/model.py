@@ -54,10 +54,11 @@ def load(
     device: "cpu", "reference" (NumPy in float64: slow, exact), or "auto".
     context: most tokens of one sequence; by default what the model was trained for.
     threads: 0 for TRIVET_THREADS, else the physical cores.
-    kv: what keys and values are kept in: "f32", "f16" or "bf16"; by default f16, f32 on the reference.
-    The file is mapped: replace it by renaming, for one that is cut short while open ends the process.
+    kv: what keys and values are kept in: "f32", "f16", "bf16" or "q8_0" (half of f16's memory, for heads
+        whose size divides by 32); by default f16, f32 on the reference.
     adapter: LoRA to use with it: a PEFT or MLX folder, a GGUF adapter file, an `Adapter`, or (one of these,
         its scale); or a list of them, which are summed.
+    The file is mapped: replace it by renaming, for one that is cut short while open ends the process.
     Raises FileError, GGUFError, ModelError or DeviceUnavailable."""
     device = runtime.resolve(device)  # a wrong name is reported before a file is opened
     checkpoint = open_checkpoint(resolve(model))
@@ -88,8 +89,8 @@ class Model:
         self.context = bounded_context(context, self.config.context)
         self.device = runtime.resolve(device)
         self.threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)
-        self.kv = kv_dtype(("f32" if self.device == "reference" else "f16") if kv is None else kv)
-
+        default = "f32" if self.device == "reference" else "f16"
+        self.kv = kv_dtype(default if kv is None else kv, self.config.head_dim)
         self.adapters: tuple[tuple[Adapter, float], ...] = ()
         if adapter is not None:
             self.adapt(adapter)
@@ -102,6 +103,7 @@ class Model:
 
         self.adapters = gathered(adapter, self.checkpoint)
         self.__dict__.pop("engine", None)
+
     @cached_property
     def engine(self) -> Engine:
         """What runs the model; made when first used."""

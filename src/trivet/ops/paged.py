@@ -3,6 +3,9 @@
 Keys and values stand in pools of pages of `page` slots: K [N, Hkv, D, page] (transposed, so that a vector
 lane is a key), V [N, Hkv, page, Dv]. Token t belongs to sequence sequences[t] at position positions[t];
 position p of sequence s stands in page pages[s, p // page], slot p % page. pages[s, i] < 0: not there.
+
+A pool of q8_0 holds blocks of 32 elements of a head, so that D and Dv divide by 32; `blocks/pools.py` says
+how its bytes stand.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 
 from trivet import dtypes
 from trivet.dtypes import f32, i32
-from trivet.errors import ShapeError
+from trivet.errors import ShapeError, UnsupportedError
 from trivet.graph import Node, Spec
 from trivet.ops.attention import default_scale, grouped, masked_scores, visible, weights_of
 from trivet.ops.elementwise import cast, iota, le, maximum, mul, sub, where
@@ -24,7 +27,8 @@ from trivet.ops.rules import has_rank, has_shape, one_of
 from trivet.ops.table import NoGradient, Sample, Typed, define, unwrap
 
 _SERVING = NoGradient("the cache serves generation, where nothing is differentiated; train with attention")
-_POOLS = (dtypes.f32, dtypes.f16, dtypes.bf16)
+_DENSE = (dtypes.f32, dtypes.f16, dtypes.bf16)
+_POOLS = (*_DENSE, dtypes.q8_0)
 
 
 def _check_pages(op: str, page: Any, tokens: Any, positions: Spec, sequences: Spec, pages: Spec) -> None:
@@ -36,6 +40,13 @@ def _check_pages(op: str, page: Any, tokens: Any, positions: Spec, sequences: Sp
         raise ShapeError(f"[{op}] pages of {page} slots, wanted a multiple of 16")
 
 
+def _check_blocks(op: str, pool: Spec, size: Any) -> None:
+    if pool.dtype.is_packed and size % pool.dtype.block:
+        raise ShapeError(
+            f"[{op}] a head size of {size} in pools of {pool.dtype}, wanted a multiple of {pool.dtype.block}"
+        )
+
+
 def _append_infer(
     pool: Spec, new: Spec, positions: Spec, sequences: Spec, pages: Spec, transposed: bool
 ) -> Spec:
@@ -45,6 +56,7 @@ def _append_infer(
     has_rank("kv_append", "new", new, (3,))
     tokens, heads, d = new.shape
     page = pool.shape[3 if transposed else 2]
+    _check_blocks("kv_append", pool, d)
     has_shape(
         "kv_append",
         "pool",
@@ -82,18 +94,18 @@ _kv_append = define(
     infer=_append_infer,
     gradient=_SERVING,
     samples=[
-        *(_append_sample(t, d) for t in (True, False) for d in _POOLS),
+        *(_append_sample(t, d) for t in (True, False) for d in _DENSE),
         _append_sample(True, f32, 1, "one token"),
         _append_sample(False, f32, 0, "no tokens"),
     ],
-    tolerance=dict.fromkeys(_POOLS, 0.0),
+    tolerance=dict.fromkeys(_DENSE, 0.0),
     doc="A page pool with new keys or values written at their tokens' places.",
     alias={0: 0},
 )
 
 
 def kv_append(pool: Any, new: Any, positions: Any, sequences: Any, pages: Any, transposed: bool) -> Any:
-    """`pool` (f32, f16 or bf16) with `new` f32 [T, Hkv, D] written where its tokens stand.
+    """`pool` (f32, f16, bf16 or q8_0) with `new` f32 [T, Hkv, D] written where its tokens stand.
 
     `positions` and `sequences` are i32 [T], `pages` i32 [B, P]. `transposed` is true for keys, whose pool
     is [N, Hkv, D, page], and false for values, [N, Hkv, page, D]. A plan writes in place. A run whose
@@ -115,6 +127,8 @@ def _infer(
     tokens, heads, d = q.shape
     count, kv, _, page = k_pool.shape
     grouped(op, heads, kv)
+    _check_blocks(op, k_pool, d)
+    _check_blocks(op, v_pool, v_pool.shape[3])
     has_shape(op, "k_pool", k_pool, (count, kv, d, page))
     has_shape(op, "v_pool", v_pool, (count, kv, page, v_pool.shape[3]))
     _check_pages(op, page, tokens, positions, sequences, pages)
@@ -131,6 +145,8 @@ def _composed(
     q: Node, k_pool: Node, v_pool: Node, positions: Node, sequences: Node, pages: Node, *slopes: Node,
     scale: float, window: int, softcap: float, alibi: bool,
 ) -> Any:  # fmt: skip
+    if k_pool.dtype.is_packed or v_pool.dtype.is_packed:
+        raise UnsupportedError("[paged_attention] pools of q8_0 cannot be read by simpler ops")
     tokens, heads, d = q.shape
     _, kv, _, page = k_pool.shape
     group = grouped("paged_attention", heads, kv)
@@ -168,7 +184,7 @@ _paged_attention = define(
     fallback=_composed,
     fused=True,
     samples=[
-        *(_sample(d) for d in _POOLS),
+        *(_sample(d) for d in _DENSE),
         _sample(window=5),
         _sample(softcap=0.9),
         _sample(alibi=True),

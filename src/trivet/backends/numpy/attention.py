@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trivet.blocks import pools
+from trivet.dtypes import q8_0
 from trivet.errors import InputError
 
 _QUERIES = 128  # a chunk of scores stays in cache
@@ -131,11 +133,32 @@ def _page_ids(op: str, pages: Any, sequence: Any, index: Any, count: int) -> Any
     return ids
 
 
+def _page_size(pool: Any, keys: bool) -> int:
+    """Slots of a page. Pools of q8_0 are in storage form: the rows of keys are blocks of 32 slots."""
+    if keys and pool.dtype == np.uint8:
+        return int(pool.shape[3]) // q8_0.nbytes * q8_0.block
+    return int(pool.shape[3 if keys else 2])
+
+
+def _pages(pool: Any, ids: Any, page: int, keys: bool) -> Any:
+    """What pages of a pool hold: [heads, slots, size], page after page."""
+    some = pool[ids]
+    if pool.dtype == np.uint8:
+        some = pools.read(some, page, keys=keys)
+    elif keys:
+        some = some.swapaxes(2, 3)
+    some = some.swapaxes(0, 1)
+    return some.reshape(len(some), -1, some.shape[-1])
+
+
 def kv_append(pool: Any, new: Any, positions: Any, sequences: Any, pages: Any, transposed: bool) -> Any:
     pool = pool.copy()
-    page = pool.shape[3 if transposed else 2]
+    packed = pool.dtype == np.uint8
+    page = _page_size(pool, keys=transposed)
     ids = _page_ids("kv_append", pages, sequences, positions // page, len(pool))
-    if transposed:
+    if packed:
+        pools.write(pool, page, ids, positions % page, new, keys=transposed)
+    elif transposed:
         pool[ids, :, :, positions % page] = new
     else:
         pool[ids, :, positions % page] = new
@@ -147,10 +170,12 @@ def paged_attention(
     scale: float, window: int, softcap: float, alibi: bool,
 ) -> Any:  # fmt: skip
     """Sequence by sequence: gathers the keys and values that its tokens see, and attends."""
-    tokens, heads, d = q.shape
-    page, group = k_pool.shape[3], heads // k_pool.shape[1]
+    tokens, heads, _ = q.shape
+    page, group = _page_size(k_pool, keys=True), heads // k_pool.shape[1]
     slope = slopes[0] if alibi else np.zeros(heads)
-    o = np.empty((tokens, heads, v_pool.shape[3]))
+    packed = v_pool.dtype == np.uint8
+    width = v_pool.shape[3] // q8_0.nbytes * q8_0.block if packed else v_pool.shape[3]
+    o = np.empty((tokens, heads, width))
     for sequence in np.unique(sequences):
         mine = np.flatnonzero(sequences == sequence)
         for rows in np.split(mine, range(_QUERIES, len(mine), _QUERIES)):
@@ -159,8 +184,8 @@ def paged_attention(
             index = np.arange(span.start // page, (span.stop + page - 1) // page)
             ids = _page_ids("paged_attention", pages, sequence, index, len(k_pool))
             inside = slice(span.start - span.start // page * page, None)
-            keys = k_pool[ids].transpose(1, 0, 3, 2).reshape(heads // group, -1, d)[:, inside]
-            values = v_pool[ids].transpose(1, 0, 2, 3).reshape(heads // group, -1, o.shape[2])[:, inside]
+            keys = _pages(k_pool, ids, page, keys=True)[:, inside]
+            values = _pages(v_pool, ids, page, keys=False)[:, inside]
             for h in range(heads // group):
                 part, count = slice(h * group, (h + 1) * group), span.stop - span.start
                 piece = _Piece(

@@ -104,13 +104,16 @@ class NumpyProgram:
         exact = self._exact and node.dtype.is_float and array.dtype == np.float64
         if array.dtype != to_numpy(node.dtype) and not exact:
             raise DTypeError(f"[run] {node.attrs['name']!r} is NumPy's {array.dtype}, expected {node.dtype}")
-        bind(sizes, node, array.shape)
+        bind(sizes, node, _logical(array.shape, node.dtype))
         return widen(array, node.dtype)
 
     def _first(self, node: Node, array: Any) -> Any:
         if array is not None:
             return self._given(node, np.asarray(array), self._sizes)
-        return widen(np.zeros(_resolved(node.shape, self._sizes), to_numpy(node.dtype)), node.dtype)
+        shape = _resolved(node.shape, self._sizes)
+        if node.dtype.is_packed:
+            shape = (*shape[:-1], node.dtype.row_bytes(shape[-1]))
+        return widen(np.zeros(shape, to_numpy(node.dtype)), node.dtype)
 
     def _weight(self, node: Node) -> Any:
         """Dequantised once, then kept."""
@@ -126,6 +129,13 @@ class NumpyProgram:
             bind({}, node, raw.shape)
             self._weights[name] = widen(raw, node.dtype)
         return self._weights[name]
+
+
+def _logical(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
+    """The shape of an array in storage form, in elements: the rows of a packed dtype are bytes."""
+    if not dtype.is_packed or not shape or shape[-1] % dtype.nbytes:
+        return shape
+    return (*shape[:-1], shape[-1] // dtype.nbytes * dtype.block)
 
 
 def _resolved(value: Any, sizes: Mapping[str, int]) -> Any:

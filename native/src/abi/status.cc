@@ -1,34 +1,21 @@
 // Errors, versions, the processor, dtypes, kernels.
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "abi/guard.h"
 #include "abi/handles.h"
 #include "core/cpu.h"
 #include "core/dtype.h"
+#include "core/processors.h"
 #include "core/rates.h"
 #include "core/shared_pool.h"
 #include "kernels/kernel.h"
-
-#if defined(__linux__)
-#include <sched.h>
-#endif
 
 namespace tv::abi {
 namespace {
 
 thread_local char last_error[1024] = "";
-
-int processors() {
-#if defined(__linux__)
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
-#endif
-  const unsigned n = std::thread::hardware_concurrency();
-  return n == 0 ? 1 : static_cast<int>(n);
-}
 
 std::vector<DType> dtypes_of(const tv_dtype* ids, size_t n) {
   std::vector<DType> dtypes;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -72,12 +73,11 @@ Buffer::~Buffer() {
 char* Slabs::take(size_t size) {
   if (size == 0) return nullptr;
   const size_t whole = aligned_size(size);
-  if (slabs_.empty() || slabs_.back().size() - used_ < whole) {
-    slabs_.emplace_back(whole > kSlab ? whole : kSlab);
-    used_ = 0;
-  }
-  used_ += whole;
-  return slabs_.back().data() + used_ - whole;
+  auto slab = std::find_if(slabs_.begin(), slabs_.end(),
+                           [&](const Slab& s) { return s.memory.size() - s.used >= whole; });
+  if (slab == slabs_.end()) slab = slabs_.insert(slab, {Buffer(whole > kSlab ? whole : kSlab), 0});
+  slab->used += whole;
+  return slab->memory.data() + slab->used - whole;
 }
 
 }  // namespace tv

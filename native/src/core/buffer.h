@@ -46,8 +46,11 @@ class Slabs {
 
  private:
   static constexpr size_t kSlab = size_t{32} << 20;  // costs nothing until it is touched
-  std::vector<Buffer> slabs_;
-  size_t used_ = 0;  // of the last
+  struct Slab {
+    Buffer memory;
+    size_t used;
+  };
+  std::vector<Slab> slabs_;
 };
 
 }  // namespace tv

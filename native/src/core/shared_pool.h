@@ -8,7 +8,8 @@
 
 namespace tv {
 
-// 0 threads: the default number, as ThreadPool has it. Pools of other sizes end with their last user.
+// 0 threads: the default number, as ThreadPool has it. No more than there are processors: what is asked for
+// beyond them would only take turns. Pools of other sizes than the default end with their last user.
 std::shared_ptr<ThreadPool> shared_pool(int n_threads);
 
 }  // namespace tv

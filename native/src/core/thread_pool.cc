@@ -2,22 +2,19 @@
 // none are left, and the caller, which works too, waits until every worker that joined has left.
 #include "core/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "core/error.h"
+#include "core/processors.h"
 #include "core/run_watch.h"
-
-#if defined(__linux__)
-#include <sched.h>
-#endif
 
 namespace tv {
 
@@ -26,7 +23,6 @@ thread_local const char* RunWatch::label = "";
 
 namespace {
 
-constexpr int kMaxThreads = 256;
 constexpr auto kSpin = std::chrono::microseconds(200);  // then sleep: an idle pool uses no CPU
 
 uint64_t now() {
@@ -45,53 +41,16 @@ void relax() {
 // Set while this thread runs a body: a nested run() must not wait for the pool it is inside of.
 thread_local bool inside_run = false;
 
-// Cores this process may use, counting two hardware threads of one core once where Linux says which they are.
-int physical_cores() {
-#if defined(__linux__)
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
-    std::vector<long> cores;
-    int unknown = 0;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (!CPU_ISSET(cpu, &allowed)) continue;
-      char path[96];
-      int core = -1, package = -1;
-      for (int part = 0; part < 2; ++part) {
-        std::snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", cpu,
-                      part ? "physical_package_id" : "core_id");
-        if (std::FILE* file = std::fopen(path, "r")) {
-          if (std::fscanf(file, "%d", part ? &package : &core) != 1) core = -1;
-          std::fclose(file);
-        }
-      }
-      if (core < 0) {
-        ++unknown;
-        continue;
-      }
-      const long id = static_cast<long>(package) << 32 | core;
-      bool seen = false;
-      for (long other : cores) seen = seen || other == id;
-      if (!seen) cores.push_back(id);
-    }
-    const int n = static_cast<int>(cores.size()) + unknown;
-    if (n > 0) return n;
-  }
-#endif
-  const unsigned n = std::thread::hardware_concurrency();
-  return n == 0 ? 1 : static_cast<int>(n);
-}
-
 int default_threads() {
   const char* text = std::getenv("TRIVET_THREADS");
-  if (text == nullptr || *text == '\0')
-    return physical_cores() < kMaxThreads ? physical_cores() : kMaxThreads;
+  if (text == nullptr || *text == '\0') return std::min(processor_cores(), ThreadPool::kMost);
   char* end = nullptr;
   errno = 0;
   const long n = std::strtol(text, &end, 10);
-  if (errno != 0 || *end != '\0' || n < 1 || n > kMaxThreads)
-    fail(Status::invalid_argument, "TRIVET_THREADS=%.32s: not a number from 1 to %d", text, kMaxThreads);
-  return static_cast<int>(n);
+  if (errno != 0 || *end != '\0' || n < 1 || n > ThreadPool::kMost)
+    fail(Status::invalid_argument, "TRIVET_THREADS=%.32s: not a number from 1 to %d", text,
+         ThreadPool::kMost);
+  return std::min(static_cast<int>(n), processors());
 }
 
 }  // namespace
@@ -177,10 +136,10 @@ struct ThreadPool::Impl {
 
 ThreadPool::ThreadPool(int n_threads) : impl_(new Impl) {
   if (n_threads == 0) n_threads = default_threads();
-  if (n_threads < 1 || n_threads > kMaxThreads)
+  if (n_threads < 1 || n_threads > ThreadPool::kMost)
     fail(Status::invalid_argument, "n_threads is %d: wanted 1 to %d, or 0 for the default", n_threads,
-         kMaxThreads);
-  impl_->spins = n_threads <= physical_cores() ? 63 : 0;
+         ThreadPool::kMost);
+  impl_->spins = n_threads <= processor_cores() ? 63 : 0;
   Impl* impl = impl_.get();
   try {
     for (int i = 1; i < n_threads; ++i) impl_->workers.emplace_back([impl, i] { impl->loop(i); });

@@ -9,7 +9,10 @@ namespace tv {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int n_threads);  // 0: TRIVET_THREADS, else the number of physical cores allowed
+  static constexpr int kMost = 256;
+
+  // 0: TRIVET_THREADS, but no more than there are processors; else the number of physical cores allowed.
+  explicit ThreadPool(int n_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -63,6 +63,9 @@ struct Kernel {
   void (*prepared_row)(const View& weight, const void* prepared, int64_t row, void* out) = nullptr;
   // Takes rows of in[1] from another kernel's prepared copy, by its prepared_row, where there is one.
   bool borrows = false;
+  // out[0] may stand where in[0] stands: what is at a place is read before it is written there, and nowhere
+  // else.
+  bool in_place = false;
 };
 
 // A weight's arranged copy, or nothing.

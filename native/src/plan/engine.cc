@@ -10,7 +10,7 @@
 namespace tv {
 namespace {
 
-constexpr int64_t kMostTokens = 512;               // of one run
+constexpr int64_t kMostTokens = 256;               // of one run: more are no faster, and need more memory
 constexpr int64_t kMostLogits = int64_t{1} << 24;  // values of one run: 64 MiB
 constexpr int kDefaultSessions = 8;
 

@@ -126,10 +126,19 @@ void Layout::place() {
   const auto ends = [&](uint32_t id, size_t i) {
     return plan_.values[id].root == id && plan_.values[id].kind == Kind::temporary && last[id] == i;
   };
+  // Whether the output takes the place of the first input, which nothing reads any more.
+  const auto takes_over = [&](const Op& op, size_t i) {
+    if (op.kernel == nullptr || !op.kernel->in_place) return false;
+    const uint32_t from = plan_.values[op.in[0]].root, to = op.out[0];
+    return plan_.values[from].kind == Kind::temporary && last[from] == i && plan_.values[to].root == to &&
+           views_[from].nbytes() == views_[to].nbytes();
+  };
   for (size_t i = 0; i < n_ops; ++i) {
     const Op& op = plan_.ops[i];
+    const bool over = takes_over(op, i);
     for (uint32_t id : op.out)
-      if (plan_.values[id].root == id) offsets_[id] = planner.take(views_[id].nbytes());
+      if (plan_.values[id].root == id && !over) offsets_[id] = planner.take(views_[id].nbytes());
+    if (over) offsets_[op.out[0]] = offsets_[plan_.values[op.in[0]].root];
     // An alias may be the last name of its storage: look at roots, each once.
     std::vector<uint32_t> roots;
     for (uint32_t id : op.in) roots.push_back(plan_.values[id].root);
@@ -137,7 +146,8 @@ void Layout::place() {
     std::sort(roots.begin(), roots.end());
     roots.erase(std::unique(roots.begin(), roots.end()), roots.end());
     for (uint32_t id : roots)
-      if (ends(id, i)) planner.give_back(offsets_[id], views_[id].nbytes());
+      if (ends(id, i) && !(over && id == plan_.values[op.in[0]].root))
+        planner.give_back(offsets_[id], views_[id].nbytes());
   }
   arena_bytes_ = planner.total();
 }

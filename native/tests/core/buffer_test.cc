@@ -36,6 +36,7 @@ int main() {
   char* const second = slabs.take(1000);
   char* const big = slabs.take(size_t{40} << 20);  // more than a slab
   char* const after = slabs.take(size_t{20} << 20);
+  CHECK(after == second + 1024);  // where there is room, not in a slab of its own
   CHECK(second == first + 128 && reinterpret_cast<uintptr_t>(first) % kAlignment == 0);
   for (char* end : {first + 99, second + 999, big + (size_t{40} << 20) - 1, after + (size_t{20} << 20) - 1}) {
     CHECK(*end == 0);

@@ -54,6 +54,58 @@ W sum_plan() {
   return w;
 }
 
+// after(x, g) is x: in x's storage, or a copy.
+void orders() {
+  for (const int32_t alias : {0, -1}) {
+    W w;
+    const uint32_t x = w.value(Kind::input, DType::f32, "x", {W::fixed(2)});
+    const uint32_t sum = w.temporary(DType::f32, {W::fixed(2)}), y = w.temporary(DType::f32, {W::fixed(2)});
+    w.op("add", {x, x}, {sum});
+    w.op("after", {x, sum}, {y}, {}, {alias});
+    w.outputs = {{"y", y}};
+    const std::string bytes = w.bytes();
+    Program program(load_plan(bytes.data(), bytes.size()), nullptr, 1, {});
+    std::vector<float> data = {3, 4};
+    View in = floats(data, {2}), out;
+    program.run({&in, 1}, {&out, 1}, kGoOn);
+    CHECK(out.as<float>()[0] == 3 && out.as<float>()[1] == 4);
+  }
+}
+
+// y = swiglu(x + b, x * b) or, where `twice`, that plus x + b, which must then outlive the gate.
+W gated_plan(bool twice) {
+  W w;
+  const auto vector = [&] { return w.temporary(DType::f32, {W::fixed(1000)}); };
+  const uint32_t x = w.value(Kind::input, DType::f32, "x", {W::fixed(1000)});
+  const uint32_t b = w.value(Kind::weight, DType::f32, "b", {W::fixed(1000)});
+  const uint32_t gate = vector(), up = vector(), product = vector(), sum = twice ? vector() : product;
+  w.op("add", {x, b}, {gate});
+  w.op("mul", {x, b}, {up});
+  w.op("swiglu", {gate, up}, {product});
+  if (twice) w.op("add", {product, gate}, {sum});
+  w.outputs = {{"y", sum}};
+  return w;
+}
+
+// A gate's output takes the place of its first input where nothing reads that any more.
+void gates_in_place() {
+  std::vector<float> b(1000), x(1000);
+  for (int i = 0; i < 1000; ++i) b[i] = static_cast<float>(i % 7) - 3, x[i] = static_cast<float>(i % 11) / 4;
+  const View in = floats(x, {1000});
+  size_t bytes[2];
+  for (bool twice : {false, true}) {
+    Program program(load(gated_plan(twice)), model_of("b", b), 1, {});
+    View out[1];
+    program.run({&in, 1}, out, kGoOn);
+    bytes[twice] = program.arena_bytes();
+    for (int i = 0; i < 1000; ++i) {
+      const float gate = x[i] + b[i], up = x[i] * b[i], product = gate / (1 + std::exp(-gate)) * up;
+      CHECK(std::fabs(out[0].as<float>()[i] - (product + (twice ? gate : 0))) <= 1e-5f * (1 + std::fabs(up)));
+    }
+  }
+  CHECK(bytes[0] == 2 * aligned_size(4000) && bytes[1] == 3 * aligned_size(4000));
+}
+
 void runs() {
   std::vector<float> b = {1, 2};
   Program program(load(sum_plan()), model_of("b", b), 1, {});
@@ -84,24 +136,6 @@ void runs() {
   program.run({&in, 1}, again, kGoOn);
   CHECK(again[0].data != x.data() && again[0].as<float>()[0] == 6 && again[0].as<float>()[1] == 80 &&
         x[1] == 8);
-}
-
-// after(x, g) is x: in x's storage, or a copy.
-void orders() {
-  for (const int32_t alias : {0, -1}) {
-    W w;
-    const uint32_t x = w.value(Kind::input, DType::f32, "x", {W::fixed(2)});
-    const uint32_t sum = w.temporary(DType::f32, {W::fixed(2)}), y = w.temporary(DType::f32, {W::fixed(2)});
-    w.op("add", {x, x}, {sum});
-    w.op("after", {x, sum}, {y}, {}, {alias});
-    w.outputs = {{"y", y}};
-    const std::string bytes = w.bytes();
-    Program program(load_plan(bytes.data(), bytes.size()), nullptr, 1, {});
-    std::vector<float> data = {3, 4};
-    View in = floats(data, {2}), out;
-    program.run({&in, 1}, {&out, 1}, kGoOn);
-    CHECK(out.as<float>()[0] == 3 && out.as<float>()[1] == 4);
-  }
 }
 
 void refuses() {
@@ -260,6 +294,7 @@ void lifetimes() {
 int main() {
   runs();
   orders();
+  gates_in_place();
   refuses();
   dimensions();
   for (const bool paged : {false, true}) in_place(paged);

@@ -101,6 +101,8 @@ class GGUFFile:
         self.alignment = self._read_alignment(cursor)
         self.tensors, self.unsupported = _read_tensors(cursor, n_tensors, self.alignment)
         self._bytes = np.frombuffer(data, np.uint8)
+        if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            data.madvise(mmap.MADV_DONTNEED)  # what the header took leaves memory until it is read again
 
     def _read_metadata(self, cursor: Cursor, count: int) -> dict[str, Any]:
         metadata: dict[str, Any] = {}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trivet.generate.adapted import Adapted
 
 PAGE = 64  # tokens per page
-CHUNK = 512  # most tokens of one run; a longer prompt is fed in several, with the same bits
+CHUNK = 256  # most tokens of one run; a longer prompt is fed in several, with the same bits
 KV_TYPES = ("f32", "f16", "bf16", "q8_0")  # what keys and values may be kept in
 
 Logits = npt.NDArray[np.float32]

@@ -53,7 +53,7 @@ def load(
     model: path of a GGUF file, of a Hugging Face folder, or a short name such as "smollm2-135m".
     device: "cpu", "reference" (NumPy in float64: slow, exact), or "auto".
     context: most tokens of one sequence; by default what the model was trained for.
-    threads: 0 for TRIVET_THREADS, else the physical cores.
+    threads: 0 for TRIVET_THREADS, else the physical cores; no more run than there are processors.
     kv: what keys and values are kept in: "f32", "f16", "bf16" or "q8_0" (half of f16's memory, for heads
         whose size divides by 32); by default f16, f32 on the reference.
     adapter: LoRA to use with it: a PEFT or MLX folder, a GGUF adapter file, an `Adapter`, or (one of these,

@@ -2,7 +2,7 @@
 
 Each contestant has a process of its own (products.py); all take the same numbers, on as many threads, in
 turn. A figure is the median over rounds of the time of a call, the ratio the median over rounds of the best
-peer's time by ours. Flat shapes have the second operand as weights lie, [N, K]. "bound" is the share of what
+peer's time by ours. matmul^T has the second operand as weights lie, [N, K]. "bound" is the share of what
 this processor can do at most, measured before: arithmetic or, if that is less, reading the operands from
 memory (they may lie in a cache, so it can pass 100 %).
 
@@ -30,6 +30,7 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
     for kind in args.kinds:
         yield from (Case("matmul", kind, n, n, n) for n in args.squares)
         yield from (Case("matmul^T", kind, m, k, n) for k, n in WEIGHTS for m in args.rows)
+        yield from (Case("matmul", kind, 1, k, n) for k, n in WEIGHTS if 1 in args.rows)
 
 
 def main() -> None:

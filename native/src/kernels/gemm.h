@@ -81,11 +81,18 @@ static inline void put_tile(const GemmOut& out, int64_t i, int64_t j, const Sum*
     }
     return;
   }
-  Sum line[64];
-  for (int c = 0; c < columns; ++c) {
-    for (int r = 0; r < rows; ++r) line[r] = sums[r * step + c];
-    const int64_t at = (j + c) * out.column + i;
-    put_row(out, at, at, line, rows);
+  alignas(64) float lines[kSquare][64];  // or integers: only moved
+  const float* square[kSquare];
+  for (int c0 = 0; c0 < columns; c0 += kSquare) {
+    for (int r0 = 0; r0 < rows; r0 += kSquare) {
+      for (int r = 0; r < kSquare; ++r)
+        square[r] = reinterpret_cast<const float*>(sums + (r0 + r < rows ? r0 + r : 0) * step + c0);
+      transpose_square(square, lines[0] + r0, 64);
+    }
+    for (int c = 0; c < kSquare && c0 + c < columns; ++c) {
+      const int64_t at = (j + c0 + c) * out.column + i;
+      put_row(out, at, at, reinterpret_cast<const Sum*>(lines[c]), rows);
+    }
   }
 }
 
@@ -222,7 +229,12 @@ struct GemmBlock {
     const int64_t k = depth_at(p), padded = round_up(k, Engine::kDepth);
     const int64_t step = Engine::panel_bytes(Engine::kHeld, padded);
     const int columns = static_cast<int>(least(shape.n - j, Engine::kStreamed));
-    const auto streamed = Engine::stream(b.from(p, j), columns, k, m, panel);
+    auto streamed = Engine::stream(b.from(p, j), columns, k, m, panel);
+    if constexpr (requires { streamed.next; }) {
+      const bool more = p + k < shape.k;
+      if (cut.few && (more || j + columns < shape.n))
+        streamed.next = (more ? b.from(p + k, j) : b.from(0, j + columns)).data;
+    }
     for (int64_t i = 0; i < m; i += Engine::kHeld, panels += step) {
       const int rows = static_cast<int>(least(m - i, Engine::kHeld)), width = Engine::held_width(rows, m);
       Sum* tile = reinterpret_cast<Sum*>(sums);
@@ -232,8 +244,10 @@ struct GemmBlock {
           __builtin_prefetch(sums + GemmRoom<Engine>::kTile + at, 1);
       if (last && plain() && rows == Engine::kHeld && columns == Engine::kStreamed) {
         Sum* to = static_cast<Sum*>(out.data) + (i0 + i) * out.row + j * out.column;
-        Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, to,
-                         Engine::kTurned ? out.column : out.row);
+        const int64_t line = Engine::kTurned ? out.column : out.row;
+        for (int r = 0; r < GemmRoom<Engine>::kTile / Engine::kStep / 4; ++r)
+          for (int c = 0; c < Engine::kStep; c += 16) __builtin_prefetch(to + r * line + c, 1);
+        Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, to, line);
       } else {
         Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, tile, Engine::kStep);
         if (last) put(i0 + i, j, tile, rows, columns);

@@ -1,6 +1,8 @@
 // The innermost loop of a float matrix product: a tile of sums in registers, one panel of A times one of B.
 #pragma once
 
+#include <utility>
+
 #include "kernels/gemm_pack.h"
 
 namespace tv::TV_ISA {
@@ -40,12 +42,14 @@ static void multiply_floats(int64_t k, const float* a, FloatColumns b, const flo
 }
 
 // The same chains for two strips of kLanes columns that are contiguous in k, `across` apart, without a panel:
-// squares are turned in registers. k divides by kSquare.
+// squares are turned in registers. k divides by kSquare. Meanwhile as many columns at `next` come nearer, one
+// after the other: memory likes that better than all of them in step.
 template <class As, int kRows>
 static void multiply_across(int64_t k, const float* a, const typename As::Element* b, int64_t across,
-                            const float* from, float* to, int64_t to_step) {
+                            const typename As::Element* next, const float* from, float* to, int64_t to_step) {
   constexpr int kColumns = 2 * kLanes;
-  constexpr int64_t kFetch = 512 / sizeof(typename As::Element);  // k ahead
+  const int64_t size = sizeof *b, fetched = (kColumns * kSquare + k - 1) / k;
+  const char* ahead = reinterpret_cast<const char*>(next);
   static_assert(kSquare == kLanes);
   alignas(64) float square[2][kSquare][kSquare];
   const float* rows[2][kSquare];
@@ -55,10 +59,11 @@ static void multiply_across(int64_t k, const float* a, const typename As::Elemen
     for (int r = 0; r < kRows; ++r) sum[r][s] = from ? load(from + r * kColumns + s * kLanes) : zero();
   }
   for (int64_t p = 0; p < k; p += kSquare, a += kSquare * kRows) {
+    for (int64_t i = 0; ahead != nullptr && i < fetched; ++i, ahead += across * size)
+      for (int64_t line = 0; line < k * size; line += 64) __builtin_prefetch(ahead + line);
 #pragma GCC unroll 2
     for (int s = 0; s < 2; ++s) {
       const typename As::Element* lanes = b + s * kLanes * across + p;
-      for (int r = 0; r < kSquare; ++r) __builtin_prefetch(lanes + r * across + kFetch);
       copy_square<As>(lanes, across, kSquare, square[s]);
       turn_square(rows[s], [&](int i, F32 x) {
 #pragma GCC unroll 4
@@ -134,9 +139,13 @@ struct FloatEngine {
   static constexpr int kStreamed = 2 * kLanes;  // columns of a tile
   static constexpr int kDepth = 1;              // k is padded to a multiple of this
   static constexpr int64_t kShare = 64;         // k of all panels that are packed before the next k
-  static constexpr int64_t kBlockK = 256;       // a panel of B stays in the first cache
-  static constexpr int64_t kBlockRows = 384;    // a block of A and its sums stay in the second
-  static constexpr int64_t kBlockColumns = 512;
+  // A panel of B stays in the first cache with one of A, a block of A in the second. Its sums do not, but are
+  // fetched ahead.
+#if defined(TV_ISA_AVX512)
+  static constexpr int64_t kBlockK = 192, kBlockRows = 1152, kBlockColumns = 2048;
+#else
+  static constexpr int64_t kBlockK = 256, kBlockRows = 384, kBlockColumns = 1024;
+#endif
   static constexpr int64_t kFewRows = 12;  // up to here they are held for all k
   static constexpr bool kTurned = false;   // sums are [held][streamed]
   static constexpr int kStep = kStreamed;  // of a row of sums
@@ -158,9 +167,10 @@ struct FloatEngine {
     const ElementB* lanes;
     int64_t across;
     int64_t step = kStreamed, strip = kLanes;
+    const ElementB* next = nullptr;  // what comes after it, where columns are read where they are
   };
   static Streamed stream(Right b, int columns, int64_t k, int64_t held, void* panel) {
-    if (sizeof(ElementB) == 4 && held <= 4 && b.row == 1 && columns == kStreamed && k % kSquare == 0)
+    if (held <= 4 && b.row == 1 && columns == kStreamed && k % kSquare == 0)
       return {nullptr, b.data, b.column};
     auto* to = static_cast<float*>(panel);
     pack_floats<AsB>(b.data, b.row, b.column, k, columns, kStreamed, to);
@@ -182,10 +192,10 @@ struct FloatEngine {
     const auto* x = static_cast<const float*>(a);
     if (streamed.panel == nullptr) {
       const ElementB* lanes = streamed.lanes;
-      const int64_t across = streamed.across;
-      if (width == 1) return multiply_across<AsB, 1>(k, x, lanes, across, from, to, step);
-      if (width == 2) return multiply_across<AsB, 2>(k, x, lanes, across, from, to, step);
-      return multiply_across<AsB, 4>(k, x, lanes, across, from, to, step);
+      const auto [across, next] = std::pair(streamed.across, streamed.next);
+      if (width == 1) return multiply_across<AsB, 1>(k, x, lanes, across, next, from, to, step);
+      if (width == 2) return multiply_across<AsB, 2>(k, x, lanes, across, next, from, to, step);
+      return multiply_across<AsB, 4>(k, x, lanes, across, next, from, to, step);
     }
     const FloatColumns b = {streamed.panel, streamed.step, streamed.strip};
     switch (width) {

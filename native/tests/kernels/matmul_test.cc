@@ -214,7 +214,7 @@ int body() {
     products(kind, 800, 40, 20);
     products(kind, 100, 130, 900);
     products(kind, 2, 0, 3), products(kind, 0, 2, 3), products(kind, 2, 3, 0);
-    rows_stand_alone(kind, 30, 1030, 500);
+    rows_stand_alone(kind, 30, 2100, 500);
     rows_stand_alone(kind, 70, 90, 1400);
     rows_stand_alone(kind, 13, 70, 33);
     batch(kind, {2, 1}, {3}, {2, 3}, 5, 7, 9);

@@ -6,9 +6,10 @@
 //
 // Tokens stand in groups of up to 16, as [group][k / 32][plane][token][32] bf16; weights in pairs of strips
 // of 16 rows, as [k / 32][2][1024 bytes] with 16 rows side by side: bf16 as tiles want it, [k / 2][16][2],
-// f16 as [k][16]. Both are padded with zeros. Each plane of a token has a sum of its own, which begins at
-// zero, takes the blocks of 32 k in order and in a block the planes of w from the last to the first; the sums
-// of the planes are added in the end. That is the same for any number of tokens, and so are the bits.
+// f16 as [k][16]. Both are padded with zeros. bf16 tokens whose k divides by 32 are tiles where they stand,
+// but for the last few. Each plane of a token has a sum of its own, which begins at zero, takes the blocks of
+// 32 k in order and in a block the planes of w from the last to the first; the sums of the planes are added
+// in the end. That is the same for any number of tokens, and so are the bits.
 #pragma once
 
 #include "kernels/linear_cut.h"
@@ -208,11 +209,12 @@ struct Sums {
     if constexpr (kTiles == 2) tile_load<2>(p + tile, step), tile_load<3>(p + tile + 64, step);
   }
 
-  // += weights [plane][2] times tokens, for 32 k. Tokens are read once: they do not displace the weights.
+  // += weights [plane][2] times tokens, whose rows are x_row bytes apart, for 32 k. Tokens are read once:
+  // they do not displace the weights.
   template <int kPlanes>
-  TV_AMX_BF16 TV_INLINE void multiply(const uint8_t* w, const uint8_t* x, int64_t x_step) {
-    tile_stream<4>(x, 64);
-    if constexpr (kTiles == 2) tile_stream<5>(x + x_step, 64);
+  TV_AMX_BF16 TV_INLINE void multiply(const uint8_t* w, const uint8_t* x, int64_t x_step, int64_t x_row) {
+    tile_stream<4>(x, x_row);
+    if constexpr (kTiles == 2) tile_stream<5>(x + x_step, x_row);
 #pragma GCC unroll 2
     for (int j = kPlanes - 1; j >= 0; --j) {
       tile_load<6>(w + 2 * j * kTileBytes, 64), tile_load<7>(w + (2 * j + 1) * kTileBytes, 64);
@@ -242,12 +244,14 @@ inline Form pair_form(const View& w) {
 constexpr int planes_of(DType x) { return x == DType::bf16 ? 1 : 2; }
 
 // A block of tokens as tiles: groups of `rows` tokens, the first token being `first`. `few`: the planes of
-// all tokens have room in one tile and are its rows.
+// all tokens have room in one tile and are its rows. `standing`: so are those of the first groups, in pairs,
+// where they stand.
 struct TokenTiles {
   int64_t first, held, rows, blocks;
   int planes;
-  bool few;
+  bool few, standing;
   uint8_t* at;
+  int64_t groups_standing() const { return standing ? held / (2 * kGroupRows) * 2 : 0; }
   int64_t groups() const { return (held + rows - 1) / rows; }
   int64_t plane_bytes() const { return rows * 64; }
   int64_t block_bytes() const { return planes * plane_bytes(); }
@@ -264,7 +268,8 @@ inline TokenTiles first_tokens(const Call& call) {
   if (held > tokens) held = tokens;
   const bool few = tokens * planes <= kGroupRows;
   const int64_t rows = held < 1 ? 1 : few ? held : kGroupRows;
-  return {0, held, rows, blocks, planes, few, static_cast<uint8_t*>(call.scratch)};
+  const bool standing = !few && x.dtype == DType::bf16 && x.dim(-1) % kDepth == 0;
+  return {0, held, rows, blocks, planes, few, standing, static_cast<uint8_t*>(call.scratch)};
 }
 
 inline Cut tile_cut(const Call& call) {
@@ -276,8 +281,9 @@ template <class X, int kX>
 void pack_tokens(const Call& call, const TokenTiles& t) {
   const int64_t k = call.in[0].dim(-1);
   const auto* x = call.in[0].as<typename X::Element>() + t.first * k;
-  call.pool->parallel_for(t.groups(), 1 + 1024 / (k + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t g = begin; g < end; ++g) {
+  const int64_t from = t.groups_standing();
+  call.pool->parallel_for(t.groups() - from, 1 + 1024 / (k + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t g = from + begin; g < from + end; ++g) {
       const int64_t done = g * t.rows, count = t.held - done < t.rows ? t.held - done : t.rows;
       uint8_t* group = t.at + g * t.group_bytes();
       if (count < t.rows) std::memset(group, 0, static_cast<size_t>(t.group_bytes()));
@@ -311,12 +317,28 @@ TV_AMX_BF16 void put_tokens(const Call& call, int64_t token, int64_t count, int6
       bias[i] = load_some(X::kDType, call.in[2].data, column + i * kStrip,
                           left < kStrip ? static_cast<int>(left) : kStrip);
   }
-  for (int64_t t = 0; t < count; ++t, sums += kPairRows, out += n)
+  const bool whole = X::kDType == DType::bf16 && n - column >= kPairRows;
+  for (int64_t t = 0; t < count; ++t, sums += kPairRows, out += n) {
+    F32 sum[2];
     for (int i = 0; i < 2; ++i) {
-      F32 sum = load(sums + i * kStrip);
-      if constexpr (kX == 2) sum = sum + load(sums + plane + i * kStrip);
-      store_lanes<X>(out + i * kStrip, sum + bias[i], some[i]);
+      sum[i] = load(sums + i * kStrip);
+      if constexpr (kX == 2) sum[i] = sum[i] + load(sums + plane + i * kStrip);
+      sum[i] = sum[i] + bias[i];
     }
+    if (whole)
+      _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(sum[1].v, sum[0].v));
+    else
+      for (int i = 0; i < 2; ++i) store_lanes<X>(out + i * kStrip, sum[i], some[i]);
+  }
+}
+
+// Where put_tokens() will write, fetched ahead.
+template <class X>
+TV_INLINE void fetch_out(const Call& call, int64_t token, int64_t count, int64_t column) {
+  const int64_t n = call.in[1].dim(0);
+  const auto* out = call.out[0].as<typename X::Element>() + token * n + column;
+  for (int64_t t = 0; t < count; ++t, out += n)
+    for (size_t i = 0; i < kPairRows; i += 64 / sizeof *out) __builtin_prefetch(out + i, 1);
 }
 
 // A pair times so few tokens that it is memory-bound: the weights are read evenly.
@@ -330,7 +352,7 @@ TV_AMX_BF16 void multiply_few(const Call& call, const TokenTiles& t, const uint8
   const uint8_t* w = t.blocks == 0 ? nullptr : weight_tiles<Dense>(pair, 0, tiles[0]);
   for (int64_t b = 0; b < t.blocks; ++b) {
     const uint8_t* next = b + 1 == t.blocks ? nullptr : weight_tiles<Dense>(pair, b + 1, tiles[(b + 1) % 2]);
-    tile.template multiply<kW>(w, t.at + b * t.block_bytes(), 0);
+    tile.template multiply<kW>(w, t.at + b * t.block_bytes(), 0, 64);
     w = next;
   }
   tile.store(sums, kPairRows * sizeof(float), 0);
@@ -345,19 +367,23 @@ TV_AMX_BF16 void multiply_groups(const Call& call, const TokenTiles& t, int64_t 
                                  const uint8_t* ahead, int64_t lines) {
   constexpr int64_t kRow = kPairRows * sizeof(float), kTile = kGroupRows * kRow;
   constexpr int64_t kTokens = (kX == 1 ? kTiles : 1) * kGroupRows;
-  const int64_t x_step = kX == 1 ? t.group_bytes() : t.plane_bytes(), x_block = t.block_bytes();
-  const int64_t token = g * kGroupRows;
-  const uint8_t* x = t.at + g * t.group_bytes() + first * t.block_bytes();
+  const int64_t token = g * kGroupRows, present = t.held - token < kTokens ? t.held - token : kTokens;
+  const bool standing = g < t.groups_standing(), last = first + count == t.blocks;
+  const int64_t x_row = standing ? t.blocks * 64 : 64, x_block = standing ? 64 : t.block_bytes();
+  const int64_t x_step = standing ? kGroupRows * x_row : kX == 1 ? t.group_bytes() : t.plane_bytes();
+  const uint8_t* x =
+      standing ? call.in[0].as<uint8_t>() + (t.first + token) * x_row : t.at + g * t.group_bytes();
+  x += first * x_block;
   float* own = sums + g * kX * kGroupRows * kPairRows;
+  if (last) fetch_out<X>(call, t.first + token, present, column);
   Sums<kTiles> tile;
   first == 0 ? tile.zero() : tile.load(own, kRow, kTile);
   for (int64_t b = 0; b < count; ++b, w += 2 * kW * kTileBytes, x += x_block) {
     for (int64_t i = 0; i < lines; ++i, ahead += 64) __builtin_prefetch(ahead, 0, 2);
-    tile.template multiply<kW>(w, x, x_step);
+    tile.template multiply<kW>(w, x, x_step, x_row);
   }
   tile.store(own, kRow, kTile);
-  if (first + count < t.blocks) return;
-  const int64_t present = t.held - token < kTokens ? t.held - token : kTokens;
+  if (!last) return;
   put_tokens<X, kX>(call, t.first + token, present, kGroupRows, column, own);
 }
 

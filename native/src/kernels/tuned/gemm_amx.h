@@ -36,6 +36,11 @@ template <int kTile>
 TV_INLINE void gemm_tile_load(const void* p, int64_t stride) {
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(kTile) : "memory");
 }
+// The same past the first cache.
+template <int kTile>
+TV_INLINE void gemm_tile_stream(const void* p, int64_t stride) {
+  __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(kTile) : "memory");
+}
 template <int kTile>
 TV_INLINE void gemm_tile_store(void* p, int64_t stride) {
   __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(kTile) : "memory");
@@ -85,10 +90,10 @@ static inline void multiply_tiles(int64_t tiles, RowTiles x, const char* y, int6
     if (x.in_place)
       for (int r = 0; r < 16 * kTall; ++r) __builtin_prefetch(x.at + r * x.stride + kFetch);
     gemm_tile_load<4>(x.at, x.stride);
-    gemm_tile_load<6>(y, y_step);
+    gemm_tile_stream<6>(y, y_step);
     gemm_tile_multiply<E, 0, 4, 6>();
     if constexpr (kWide == 2) {
-      gemm_tile_load<7>(y + y_tile, y_step);
+      gemm_tile_stream<7>(y + y_tile, y_step);
       gemm_tile_multiply<E, 1, 4, 7>();
     }
     if constexpr (kTall == 2) {
@@ -115,10 +120,9 @@ struct TileEngine {
   static constexpr int kHeld = 32, kStreamed = 32;
   static constexpr int kDepth = kRowOf<E>;
   static constexpr int64_t kShare = kDepth;
-  static constexpr int64_t kBlockK =
-      640 / static_cast<int64_t>(sizeof(E));  // a streamed panel stays in the first cache
-  static constexpr int64_t kBlockRows = 512,
-                           kBlockColumns = 768;  // a held block and its sums stay in the second
+  // A streamed panel stays in the first cache, which a held block, in the second, goes past.
+  static constexpr int64_t kBlockK = 1280 / static_cast<int64_t>(sizeof(E));
+  static constexpr int64_t kBlockRows = 768, kBlockColumns = 1536;
   static constexpr int64_t kFewRows = 64;
   static constexpr bool kTurned = true;
   static constexpr int kAlong = 0;  // see gemm_tile.h

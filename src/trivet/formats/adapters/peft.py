@@ -68,6 +68,9 @@ def read(path: Path) -> Stored:
     _check_known(where, config)
     rank, alpha = integer(where, "r", config.get("r")), real(where, "lora_alpha", config.get("lora_alpha"))
     file = SafetensorsFile.open(path / WEIGHTS)
+    for name in (*file.tensors, *file.unsupported):
+        if name.endswith(".weight") and not name.endswith(ENDS):  # of resized or merely saved embeddings
+            raise unsupported(path / WEIGHTS, f"tensor {quoted(name)} is a weight of the model itself")
     arrays = floats(path / WEIGHTS, {**file.tensors, **file.unsupported}, file.array)
     found = paired(path / WEIGHTS, arrays, *ENDS, prefix=PREFIX)
     _check_targets(where, config.get("target_modules"), found)

@@ -1,0 +1,201 @@
+"""Merging: only what changed is made anew, and what that cost is told."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tiny_adapter
+import tiny_model
+import trivet as tv
+from trivet.blocks import quantize
+from trivet.dtypes import BY_NAME
+from trivet.errors import InputError, NonFiniteError, UnsupportedError
+from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf
+from trivet.formats.safetensors import SafetensorsFile
+from trivet.models.checkpoint import open_checkpoint
+
+IDS = [(7 * i) % 250 for i in range(40)]
+
+
+def packed(path, **kinds):
+    """The tiny model with matrices packed: kind by the last part of a name, else q8_0."""
+    tensors = {}
+    for name, array in tiny_model.tensors().items():
+        kind = BY_NAME["f32" if array.ndim == 1 else kinds.get(name.split(".")[-2], "q8_0")]
+        raw = np.zeros(array.size // kind.block * kind.nbytes, np.uint8) if kind.name == "q5_0" else None
+        tensors[name] = TensorSource(kind, array.shape, quantize(array, kind) if raw is None else raw)
+    write_gguf(
+        path, tiny_model.metadata() | {"general.name": "tiny", "trivet.version": np.uint32(1)}, tensors
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return tiny_model.write(tmp_path_factory.mktemp("plain") / "m.gguf")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return packed(tmp_path_factory.mktemp("packed") / "m.gguf", attn_q="q4_1", attn_k="q4_0", ffn_up="f16")
+
+
+def test_a_packed_file_again(base, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(base), targets=["attn_q", "attn_k", "ffn_up", "ffn_down"])
+    done = tv.merge(base, adapter, tmp_path / "out.gguf")
+    before, after = GGUFFile.open(base), GGUFFile.open(tmp_path / "out.gguf")
+    assert list(after.tensors) == list(before.tensors)
+    assert {c.name for c in done.changed} == set(adapter.pairs)
+    assert done.copied == len(before.tensors) - len(adapter.pairs)
+    for name, info in before.tensors.items():
+        assert after.tensors[name].dtype is info.dtype
+        if name not in adapter.pairs:
+            assert np.array_equal(after.data(name), before.data(name)), name
+    squares = np.zeros(3)
+    for change in done.changed:
+        pair = adapter.pairs[change.name]
+        old = before.array(change.name)
+        want = old + np.float32(adapter.scale(change.name)) * pair.b @ pair.a
+        norms = [np.linalg.norm(x) for x in (after.array(change.name) - want, want, want - old)]
+        assert change.error == pytest.approx(norms[0] / norms[1], rel=1e-3)
+        assert change.lost == pytest.approx(norms[0] / norms[2], rel=1e-3)
+        squares += np.square(norms)
+    assert done.error == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-3)
+    assert done.lost == pytest.approx(np.sqrt(squares[0] / squares[2]), rel=1e-3)
+    worst = {c.before: c.error for c in done.changed}
+    assert 0 < worst["f16"] < 1e-3 < worst["q8_0"] < 0.02 < worst["q4_1"] < worst["q4_0"] < 0.2
+
+
+def test_metadata_and_lineage(base, tmp_path):
+    checkpoint = open_checkpoint(base)
+    adapter = tiny_adapter.make(checkpoint)
+    tv.merge(base, (adapter, 0.5), tmp_path / "one.gguf")
+    tv.merge(tmp_path / "one.gguf", adapter, tmp_path / "two.gguf", type="f16")
+    before, one, two = (GGUFFile.open(p) for p in (base, tmp_path / "one.gguf", tmp_path / "two.gguf"))
+    for key in before.metadata:
+        if not key.startswith("trivet."):
+            assert one.encoded(key) == before.encoded(key)
+    assert "trivet.version" not in one.metadata
+    assert one.metadata["trivet.parent"] == checkpoint.sha256
+    assert two.metadata["trivet.parent"] == open_checkpoint(one.path).sha256
+    assert two.metadata["general.file_type"] == 1
+    stages = [json.loads(s) for s in two.metadata["trivet.lineage"]]
+    assert [s["parent"]["sha256"] for s in stages] == [checkpoint.sha256, two.metadata["trivet.parent"]]
+    (told,) = stages[0]["adapters"]
+    assert (told["name"], told["scale"], told["sha256"]) == ("orders", 0.5, adapter.sha256)
+    assert told["data"] == "orders.jsonl, 300 rows"
+    card = (tmp_path / "one.README.md").read_text()
+    assert checkpoint.sha256 in card
+    assert "scale 0.5" in card
+
+
+@pytest.mark.parametrize("type", ["keep", "f32"])
+def test_the_merged_model_answers_as_the_adapted(plain, tmp_path, type):
+    adapter = tiny_adapter.make(open_checkpoint(plain))
+    adapted = tv.load(plain, "cpu", kv="f32", adapter=adapter)
+    for out in ("out.gguf", "folder"):
+        done = tv.merge(plain, adapter, tmp_path / out, type=type)
+        assert done.error == 0
+        found = tv.load(done.path, "cpu", kv="f32").logits(IDS)
+        assert np.abs(found - adapted.logits(IDS)).max() < 1e-3
+    got, want = (m.generate("hello", max_tokens=24, temperature=0).ids
+                 for m in (tv.load(tmp_path / "out.gguf", "cpu", kv="f32"), adapted))  # fmt: skip
+    assert got == want
+
+
+@pytest.mark.parametrize("type", ["f16", "bf16", "q8_0", "q4_1", "q4_0"])
+def test_types(plain, tmp_path, type):
+    adapter = tiny_adapter.make(open_checkpoint(plain), targets=["attn_q"])
+    done = tv.merge(plain, adapter, tmp_path / "out.gguf", type=type)
+    found = GGUFFile.open(done.path)
+    assert {t.dtype.name for n, t in found.tensors.items() if n in adapter.pairs} == {type}
+    assert {t.dtype.name for n, t in found.tensors.items() if n not in adapter.pairs} == {"f32"}
+    assert 0 < done.error < 0.2
+
+
+def test_transformers_reads_the_folder(base, tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    adapter = tiny_adapter.make(open_checkpoint(base))
+    done = tv.merge(base, adapter, tmp_path / "folder", type="f32")
+    want = tv.load(base, "reference", kv="f32", adapter=adapter)
+    model = transformers.AutoModelForCausalLM.from_pretrained(done.path, dtype=torch.float32)
+    with torch.no_grad():
+        got = model(torch.tensor(IDS)[None]).logits[0].numpy()
+    assert np.abs(got - want.logits(IDS)).max() < 1e-3
+    tokenizer = transformers.AutoTokenizer.from_pretrained(done.path)
+    messages = [{"role": "user", "content": "hello  hello 123, we'll"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.encode(text) == want.encode_chat(messages)
+
+
+def test_a_folder_keeps_what_came_with_it(plain, tmp_path):
+    made = tv.merge(plain, tiny_adapter.make(open_checkpoint(plain)), tmp_path / "a", type="bf16")
+    (made.path / "special_tokens_map.json").write_text("{}")
+    (made.path / "pytorch_model.bin").write_bytes(b"no")
+    adapter = tiny_adapter.make(open_checkpoint(made.path), seed=1)
+    tv.merge(made.path, adapter, tmp_path / "b")
+    found = {f.name for f in (tmp_path / "b").iterdir()}
+    assert found == {
+        "README.md", "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",
+        "tokenizer_config.json",
+    }  # fmt: skip
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["torch_dtype"] == "bfloat16"
+    file = SafetensorsFile.open(tmp_path / "b")
+    assert {t.dtype.name for t in file.tensors.values()} == {"bf16"}
+    assert file.metadata["trivet.parent"] == open_checkpoint(made.path).sha256
+    got = tv.load(tmp_path / "b", "cpu", kv="f32").logits(IDS)
+    want = tv.load(made.path, "cpu", kv="f32", adapter=adapter).logits(IDS)
+    assert np.abs(got - want).max() < 0.1 * np.abs(want).max()  # bf16 has eight bits
+
+
+def test_packed_becomes_f16_in_a_folder(base, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(base), targets=["attn_q"])
+    file = SafetensorsFile.open(tv.merge(base, adapter, tmp_path / "f").path)
+    kinds = {n: t.dtype.name for n, t in file.tensors.items()}
+    assert kinds["model.layers.0.self_attn.k_proj.weight"] == "f16"
+    assert kinds["model.norm.weight"] == "f32"
+
+
+def test_what_cannot_be_written_is_named_first(tmp_path):
+    base = packed(tmp_path / "m.gguf", attn_v="q5_0")
+    adapter = tiny_adapter.make(open_checkpoint(base))
+    with pytest.raises(
+        UnsupportedError, match=r"blk\.0\.attn_v\.weight .* would be q5_0, which trivet reads but"
+    ):
+        tv.merge(base, adapter, tmp_path / "out.gguf")
+    assert not (tmp_path / "out.gguf").exists()
+    tv.merge(base, adapter, tmp_path / "out.gguf", type="q8_0")
+    rest = tiny_adapter.make(open_checkpoint(base), targets=["attn_q"])
+    done = tv.merge(base, rest, tmp_path / "rest.gguf")  # q5_0 that does not change is copied
+    assert GGUFFile.open(done.path).tensors["blk.0.attn_v.weight"].dtype.name == "q5_0"
+
+
+def test_refused(plain, base, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(plain))
+    for given, says in (
+        ({"type": "q5_0"}, "type is 'q5_0'; known: keep"),
+        ({"out": plain}, "the model itself"),
+        ({"out": ""}, "empty name"),
+        ({"adapter": []}, "no adapter"),
+        ({"out": tmp_path / "folder", "type": "q8_0"}, "a folder holds f32"),
+    ):
+        args = {"model": plain, "adapter": adapter, "out": tmp_path / "o.gguf"} | given
+        with pytest.raises(InputError, match=says):
+            tv.merge(**args)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").touch()
+    with pytest.raises(InputError, match="is not empty"):
+        tv.merge(plain, adapter, tmp_path / "full")
+    folder = tv.merge(plain, adapter, tmp_path / "folder").path
+    with pytest.raises(UnsupportedError, match="is not a GGUF file"):
+        tv.merge(folder, tiny_adapter.make(open_checkpoint(folder)), tmp_path / "o.gguf")
+    with pytest.raises(NonFiniteError, match=r"beyond f16; give type f32 or bf16"):
+        tv.merge(plain, (adapter, 1e6), tmp_path / "o.gguf", type="f16")
+    assert not (tmp_path / "o.gguf").exists()
+
+
+def test_another_base_is_told(plain, base, tmp_path):
+    folder = tiny_adapter.make(open_checkpoint(plain)).save(tmp_path / "a")
+    assert tv.merge(plain, folder, tmp_path / "one.gguf").notes == []
+    assert "trained on another file" in tv.merge(base, folder, tmp_path / "two.gguf").notes[0]

@@ -59,9 +59,12 @@ int exponent(float x) {
 // A NaN makes the squares NaN; the largest magnitude passes it over.
 template <class G>
 Part measure(const G* g, int64_t size) {
-  F32 top = zero();
-  each_vector(0, size, [&](int64_t i, int n) { top = max(abs(get(g + i, n)), top); });
-  const float peak = reduce_max(top);
+  F32 tops[4] = {zero(), zero(), zero(), zero()};  // chains of their own
+  const int64_t whole = size / (4 * kLanes) * (4 * kLanes);
+  for (int64_t i = 0; i < whole; i += 4 * kLanes)
+    for (int j = 0; j < 4; ++j) tops[j] = max(abs(get(g + i + j * kLanes, kLanes)), tops[j]);
+  each_vector(whole, size, [&](int64_t i, int n) { tops[0] = max(abs(get(g + i, n)), tops[0]); });
+  const float peak = reduce_max(max(max(tops[0], tops[1]), max(tops[2], tops[3])));
   const int e = exponent(peak);
   const F32 scale = broadcast(static_cast<float>(power_of_two(-e)));
   const float squares = row_sum(size, [=](int64_t i, int n) {
@@ -130,6 +133,7 @@ void accumulate_run(const Call& call) {
 // --- adamw: (p, g, m, v, rates, scale) -> (p, m, v)
 // Error: 2e-6 relative to 1 + |result|, for |g * scale| < 1e18.
 
+constexpr int64_t kAhead = 512;  // elements that are fetched before they are read
 constexpr int kP = 0, kG = 1, kM = 2, kV = 3, kRates = 4, kScale = 5;
 
 template <DType kType>
@@ -190,6 +194,8 @@ void adamw_run(const Call& call) {
   const Step s = step_of(call);
   call.pool->parallel_for(call.out[0].size(), kGrain, [=](int64_t begin, int64_t end) {
     each_vector(begin, end, [=](int64_t i, int n) {
+      for (const float* stream : {p, m, v}) __builtin_prefetch(stream + i + kAhead);
+      __builtin_prefetch(g + i + kAhead);
       const F32 u = get(g + i, n) * s.scale;
       const F32 mean = fma(s.beta1, get(m + i, n), s.rest1 * u);
       const F32 square = fma(s.beta2, get(v + i, n), s.rest2 * (u * u));

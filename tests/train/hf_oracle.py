@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,15 @@ import numpy as np
 import torch
 import transformers
 
-from trivet import graph, models, ops
+from trivet import graph, models, ops, runtime
 from trivet.autograd import grad
 from trivet.graph import Graph
-from trivet.lora import Lora
+from trivet.lora import Lora, initial
 from trivet.models.checkpoint import Checkpoint, open_checkpoint
+from trivet.optim import AdamW
 from trivet.train.data import Batch, Example, pack
 from trivet.train.step import Method
+from trivet.train.trainer import Trainer
 
 VOCAB = 97
 SIZES = {
@@ -51,6 +54,9 @@ FAMILIES = {
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
+PLAIN = AdamW()
+
+
 @dataclass(frozen=True)
 class Pair:
     """One model twice: theirs, and the folder it was saved to as we open it."""
@@ -65,6 +71,19 @@ class Pair:
     def method(self, lora: Lora | None = None, **settings: Any) -> Method:
         return Method(self.module, self.checkpoint, lora, **settings)
 
+    def trainer(
+        self,
+        device: str,
+        lora: Lora | None = None,
+        optimiser: AdamW = PLAIN,
+        parameters: Mapping[str, np.ndarray] | None = None,
+        **options: Any,
+    ) -> Trainer:
+        method = self.method(lora)
+        if parameters is None:
+            parameters = initial(method.shapes(), 3) if lora else self.parameters()
+        return Trainer(method, runtime.backend(device), parameters, optimiser, **options)
+
     def parameters(self) -> dict[str, np.ndarray]:
         """The first values of all that `full` trains."""
         return {name: self.checkpoint.load(name).copy() for name in self.method().shapes()}
@@ -74,8 +93,8 @@ class Pair:
         out = {}
         for name, tensor in tensors.items():
             ours = self.module.hf_rename(name)
-            array = tensor.detach().numpy()
-            out[ours] = np.ascontiguousarray(self.module.hf_arrange(ours, array, self.checkpoint.metadata))
+            array = tensor.detach().numpy().copy()
+            out[ours] = self.module.hf_arrange(ours, array, self.checkpoint.metadata)
         return out
 
     def adapters(self, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -84,11 +103,27 @@ class Pair:
         for name, tensor in tensors.items():
             module, kind = name.removeprefix("base_model.model.").split(".lora_")
             weight = self.module.hf_rename(f"{module}.weight")
-            array = tensor.detach().numpy()
+            array = tensor.detach().numpy().copy()
             if kind.startswith("B"):
                 array = self.module.hf_arrange(weight, array, self.checkpoint.metadata)
-            out[f"{weight}.lora_{kind[0].lower()}"] = np.ascontiguousarray(array)
+            out[f"{weight}.lora_{kind[0].lower()}"] = array
         return out
+
+
+def adapted(pair: Pair, settings: Lora, modules: Sequence[str] = ALL) -> tuple[Any, dict[str, np.ndarray]]:
+    """Their model with peft's adapters, of which B is not zero, and the values of those."""
+    import peft
+
+    torch.manual_seed(11)
+    config = peft.LoraConfig(
+        r=settings.rank, lora_alpha=settings.alpha, use_rslora=settings.rslora, target_modules=list(modules)
+    )
+    model = peft.get_peft_model(copy.deepcopy(pair.theirs), config).eval()
+    values = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for p in values.values():
+            p.copy_(torch.randn_like(p) * 0.2)
+    return model, pair.adapters(values)
 
 
 def make(folder: Path, family: str) -> Pair:
@@ -110,7 +145,7 @@ def examples(seed: int, *lengths: int, share: float = 0.7) -> list[Example]:
     made = []
     for n in lengths:
         trained = rng.random(n) < share
-        trained[0], trained[-1] = False, n > 1
+        trained[0], trained[-1] = False, share > 0
         made.append(Example(rng.integers(0, VOCAB, n).astype(np.int32), trained))
     return made
 

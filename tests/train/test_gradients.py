@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 
@@ -14,25 +12,14 @@ from trivet.graph import Graph
 from trivet.lora import Lora
 from trivet.train.data import pack
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
+pytest.importorskip("peft")
 
-import hf_oracle as oracle  # noqa: E402
+import hf_oracle as oracle
 
 DEVICES = ["cpu", "reference"]
 LENGTHS = (23, 2, 38)
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    made = {}
-
-    def get(family):
-        if family not in made:
-            made[family] = oracle.make(tmp_path_factory.mktemp(family), family)
-        return made[family]
-
-    return get
 
 
 def slopes(model, sequences):
@@ -59,21 +46,6 @@ def test_full(family, device, pairs):
     check(got, loss, pair.arranged(wanted), 1e-4)
 
 
-def adapted(pair, settings: Lora, modules):
-    """Their model with peft's adapters, of which B is not zero, and the values of those."""
-    peft = pytest.importorskip("peft")
-    torch.manual_seed(11)
-    config = peft.LoraConfig(
-        r=settings.rank, lora_alpha=settings.alpha, use_rslora=settings.rslora, target_modules=modules
-    )
-    model = peft.get_peft_model(copy.deepcopy(pair.theirs), config).eval()
-    values = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    with torch.no_grad():
-        for p in values.values():
-            p.copy_(torch.randn_like(p) * 0.2)
-    return model, pair.adapters(values)
-
-
 LORAS = {
     "all": (Lora(4, 8.0), oracle.ALL),
     "rslora": (Lora(3, 5.0, rslora=True), oracle.ALL),
@@ -87,7 +59,7 @@ LORAS = {
 def test_lora(family, kind, device, pairs):
     pair, sequences = pairs(family), oracle.examples(2, *LENGTHS)
     settings, modules = LORAS[kind]
-    model, values = adapted(pair, settings, modules)
+    model, values = oracle.adapted(pair, settings, modules)
     loss, wanted = slopes(model, sequences)
     got = oracle.run(pair.method(settings), runtime.backend(device), values, sequences)
     check(got, loss, pair.adapters(wanted), 1e-4)
@@ -128,4 +100,6 @@ def test_finite_differences(family, kind, pairs):
         along = rng.standard_normal(value.shape)
         up, down = (forward.run(batch | given | {name: value + s * along})["loss"] for s in (step, -step))
         by = np.abs(slope[name] * along).sum()
-        assert (up - down) / (2 * step) == pytest.approx((slope[name] * along).sum(), abs=2e-6 * (1 + by)), name
+        assert (up - down) / (2 * step) == pytest.approx((slope[name] * along).sum(), abs=2e-6 * (1 + by)), (
+            name
+        )

@@ -1,10 +1,10 @@
 // linear: out[..., N] = x[..., K] * w[N, K]^T (+ bias[N]). Its gradient in x stands in linear_grad.h.
 //
-// dtypes        w any packed format, f32, f16 or bf16; x, bias and out f32, or with dense w one of f16 and
-//               bf16
+// dtypes        w any packed format, f32, f16 or bf16; x, bias and out alike, f32, bf16 or, with dense w, f16
 // max error     packed w: 2^-15 of the largest |x| of each block of 32, times |w|, plus f32 rounding;
 //               dense w: f32 rounding of a chain of fused multiply-adds in order; with AMX and 16-bit w,
-//               f32 x is rounded to 16 bits first: 2^-17 |x| |w| more
+//               f32 x is rounded to 16 bits first: 2^-17 |x| |w| more; with AMX, bf16 x and packed w, w is
+//               rounded to bf16: 2^-8 |x| |w|, and nothing of x
 // valid range   all floats; a row of x with an infinity or NaN gives a row of NaN with packed w, and blocks
 //               whose largest |x| is under 2^-100 have an absolute error instead, of 2^-120 for weights near
 //               1. 16-bit w with AMX: infinities come out as infinities or NaN, as does an |x| over
@@ -33,7 +33,7 @@ bool is_weight(DType dtype) { return is_packed(dtype) || is_dense_weight(dtype);
 
 bool accept_linear(const DType* in, int n_in, const DType* out, int n_out) {
   return (n_in == 2 || n_in == 3) && n_out == 1 && is_weight(in[1]) &&
-         (in[0] == DType::f32 || (is_dense_weight(in[0]) && is_dense_weight(in[1]))) &&
+         (in[0] == DType::f32 || in[0] == DType::bf16 || (in[0] == DType::f16 && is_dense_weight(in[1]))) &&
          (n_in == 2 || in[2] == in[0]) && out[0] == in[0];
 }
 
@@ -88,6 +88,20 @@ Cut packed_cut(const Call& call, int64_t at_once) {
   return cut(call, strip_form(call.in[1]), quantised_bytes(call), at_once);
 }
 
+// A row of x, f32 or bf16, into its place among `stride` tokens.
+void quantise_token(const View& x, int64_t token, int64_t stride, int offset, bool halves, int16_t* codes,
+                    TokenScale* scales) {
+  const int64_t k = x.dim(-1);
+  if (x.dtype == DType::f32)
+    return quantise_row(x.as<float>() + token * k, k, stride, offset, halves, codes, scales);
+  const auto* row = x.as<uint16_t>() + token * k;
+  for (int64_t b = 0; b < k / kQuantBlock; ++b) {
+    alignas(64) float wide[kQuantBlock];
+    widen_row(x.dtype, row + b * kQuantBlock, kQuantBlock, wide);
+    quantise_block(wide, offset, halves, codes + b * stride * kQuantBlock, scales + b * stride);
+  }
+}
+
 template <class Block>
 void run_packed(const Call* calls, int n) {
   const Group group = group_of(calls, n, [](const Call& call) { return packed_cut(call, 1); });
@@ -99,8 +113,8 @@ void run_packed(const Call* calls, int n) {
     auto* scales = reinterpret_cast<TokenScale*>(codes + held * k);
     group.first().pool->parallel_for(held, 1 + 16384 / (k + 1), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
-        quantise_row(x.as<float>() + (first + t) * k, k, held, Arranged<Block>::kOffset,
-                     Arranged<Block>::kHalves, codes + t * kQuantBlock, scales + t);
+        quantise_token(x, first + t, held, Arranged<Block>::kOffset, Arranged<Block>::kHalves,
+                       codes + t * kQuantBlock, scales + t);
     });
     group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
       alignas(64) float acc[kTokenTile * kStrip];
@@ -217,9 +231,41 @@ void prepare(const View& w, void* prepared, ThreadPool& pool) {
 
 bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
+// bf16 tokens times packed weights that are made bf16 on the way.
+using BfPieces = TilePieces<1, 1>;
+
+bool is_bf16_packed(const Call& call) {
+  return call.in[0].dtype == DType::bf16 && is_packed(call.in[1].dtype);
+}
+
+MadeShape linear_shape(const Call& call) { return {call.in[0].rows(), call.in[1].dim(1), call.in[1].dim(0)}; }
+
+void run_bf16_packed(const Call& call) {
+  const MadeShape s = linear_shape(call);
+  const void* strips = arranged(call, call.in[1]);
+  with_block(call.in[1].dtype, [&]<class Block>() {
+    const PackedSource<Block> source(call.in[1], strips);
+    made_product<BfPieces>(
+        *call.pool, s,
+        [&](int64_t t, int64_t count, void* group) {
+          BfPieces::pack<DenseBf16>(call.in[0].as<uint16_t>() + t * s.depth, s.depth, s.depth, count, group);
+        },
+        [&](int64_t d, int64_t depth, int64_t column, void* piece) {
+          make_straight<1>(source, d, depth, column, piece);
+        },
+        [&](int64_t t, int64_t count, int64_t column, const float* sums) {
+          for (int64_t i = 0; i < count; ++i)
+            put(call, t + i, column, BfPieces::kPanel, sums + i * BfPieces::kPanel);
+        },
+        static_cast<char*>(call.scratch) + own_bytes(call, call.in[1]));
+  });
+}
+
 void run_together_amx(const Call* calls, int n) {
   const DType dtype = calls[0].in[1].dtype;
-  if (is_half(dtype))
+  if (is_bf16_packed(calls[0]))
+    for (int i = 0; i < n; ++i) run_bf16_packed(calls[i]);
+  else if (is_half(dtype))
     run_dense_tiles(calls, n);
   else if (!with_block(dtype, [&]<class Block>() { run_tiles<Block>(calls, n); }))
     run_dense<DenseF32>(calls, n);
@@ -231,6 +277,9 @@ void run_linear_amx(const Call& call) {
 
 size_t scratch_linear_amx(const Call& call) {
   const DType dtype = call.in[1].dtype;
+  if (is_bf16_packed(call))
+    return static_cast<size_t>(own_bytes(call, call.in[1])) +
+           made_scratch<BfPieces>(linear_shape(call), call.pool->size());
   return (is_packed(dtype) ? packed_cut(call, 2)
           : is_half(dtype) ? tile_cut(call)
                            : dense_cut(call))

@@ -49,44 +49,65 @@ Array as_f32(Array& w) {
   return w.dtype == DType::f32 ? w : run_one("dequantize", {&w}, DType::f32, w.shape);
 }
 
-void fused(int64_t n, int64_t v, int64_t k, Array w) {
-  Array x = random_array({n, k}, 3), targets = some_targets(n, v), g = random_array({n}, 4),
-        table = as_f32(w);
-  Array losses(DType::f32, {n}), lse(DType::f32, {n}), dx(DType::f32, {n, k}), dw(DType::f32, {v, k});
+Array as_bf16(Array& from) {
+  Array to(DType::bf16, from.shape);
+  for (int64_t i = 0; i < from.size(); ++i) to.as<uint16_t>()[i] = f32_to_bf16(from.as<float>()[i]);
+  return to;
+}
+
+// What elements may be off by: sums of products, results, and results that are rounded to bf16.
+struct Bounds {
+  double sums, results;
+};
+
+Bounds bounds_of(DType x, DType w) {
+  if (x == DType::bf16) return {w == DType::bf16 ? 1e-5 : 1e-4, 1e-2};
+  return w == DType::f32 ? Bounds{1e-5, 1e-5} : Bounds{1e-4, 1e-4};
+}
+
+void fused(int64_t n, int64_t v, int64_t k, Array w, DType dtype = DType::f32) {
+  Array x = random_array({n, k}, 3), targets = some_targets(n, v), g = random_array({n}, 4);
+  if (dtype == DType::bf16) x = as_bf16(x);
+  Array table = as_f32(w), rows = as_f32(x);
+  Array losses(DType::f32, {n}), lse(DType::f32, {n}), dx(dtype, {n, k}), dw(dtype, {v, k});
   run_everywhere("linear_cross_entropy", {&x, &w, &targets}, {&losses, &lse}, ignoring(kIgnore));
   Attrs attrs = ignoring(kIgnore);
-  attrs.add("weight_grad", int64_t{w.dtype == DType::f32});
-  if (w.dtype == DType::f32)
-    run_everywhere("linear_cross_entropy_backward", {&g, &x, &w, &targets, &lse}, {&dx, &dw}, attrs);
-  else
-    run_everywhere("linear_cross_entropy_backward", {&g, &x, &w, &targets, &lse}, {&dx}, attrs);
+  attrs.add("weight_grad", int64_t{w.dtype == dtype});
+  std::vector<Array*> made = {&dx};
+  if (w.dtype == dtype) made.push_back(&dw);
+  run_everywhere("linear_cross_entropy_backward", {&g, &x, &w, &targets, &lse}, made, attrs);
+  const Bounds bounds = bounds_of(dtype, w.dtype);
+  const Array dx_found = as_f32(dx), dw_found = as_f32(dw);
+  const auto found = [](const Array& a, int64_t i) {
+    return reinterpret_cast<const float*>(a.bytes.data())[i];
+  };
   std::vector<double> l(v), d(v), dx_row(k), dw_all(v * k);
   for (int64_t r = 0; r < n; ++r) {
     for (int64_t i = 0; i < v; ++i) {
       l[i] = 0;
       for (int64_t p = 0; p < k; ++p)
-        l[i] += static_cast<double>(x.as<float>()[r * k + p]) * table.as<float>()[i * k + p];
+        l[i] += static_cast<double>(rows.as<float>()[r * k + p]) * table.as<float>()[i * k + p];
     }
     double wanted_lse;
     const double loss =
         row_truth(l.data(), v, targets.as<int32_t>()[r], g.as<float>()[r], d.data(), &wanted_lse);
-    CHECK(close(losses.as<float>()[r], loss, 1e-5));
-    CHECK(close(lse.as<float>()[r], wanted_lse, 1e-5));
+    CHECK(close(losses.as<float>()[r], loss, bounds.sums));
+    CHECK(close(lse.as<float>()[r], wanted_lse, bounds.sums));
     std::fill(dx_row.begin(), dx_row.end(), 0);
     for (int64_t i = 0; i < v; ++i)
       for (int64_t p = 0; p < k; ++p) {
         dx_row[p] += d[i] * table.as<float>()[i * k + p];
-        dw_all[i * k + p] += d[i] * x.as<float>()[r * k + p];
+        dw_all[i * k + p] += d[i] * rows.as<float>()[r * k + p];
       }
-    for (int64_t p = 0; p < k; ++p) CHECK(close(dx.as<float>()[r * k + p], dx_row[p], 1e-5));
+    for (int64_t p = 0; p < k; ++p) CHECK(close(found(dx_found, r * k + p), dx_row[p], bounds.results));
   }
-  if (w.dtype == DType::f32)
-    for (int64_t i = 0; i < v * k; ++i) CHECK(close(dw.as<float>()[i], dw_all[i], 1e-5));
+  if (w.dtype == dtype)
+    for (int64_t i = 0; i < v * k; ++i) CHECK(close(found(dw_found, i), dw_all[i], bounds.results));
   if (n < 2) return;
   // A row's loss has the bits it has alone.
-  Array last(DType::f32, {1, k}), target = int_array({1}, {targets.as<int32_t>()[n - 1]}),
-                                  loss(DType::f32, {1}), one(DType::f32, {1});
-  std::memcpy(last.bytes.data(), x.as<float>() + (n - 1) * k, last.bytes.size());
+  Array last(dtype, {1, k}), target = int_array({1}, {targets.as<int32_t>()[n - 1]}), loss(DType::f32, {1}),
+                             one(DType::f32, {1});
+  std::memcpy(last.bytes.data(), x.bytes.data() + x.bytes.size() - last.bytes.size(), last.bytes.size());
   run_everywhere("linear_cross_entropy", {&last, &w, &target}, {&loss, &one}, ignoring(kIgnore));
   CHECK(std::memcmp(one.bytes.data(), lse.as<float>() + n - 1, 4) == 0);
   CHECK(std::memcmp(loss.bytes.data(), losses.as<float>() + n - 1, 4) == 0);
@@ -102,8 +123,15 @@ void packed() {
     std::memcpy(block, &scale, 2);
     for (int i = 0; i < 32; ++i) block[2 + i] = static_cast<char>((b * 31 + i * 17) % 255 - 127);
   }
-  fused(5, 700, 64, halves);
-  fused(3, 1100, 64, blocks);
+  for (const DType x : {DType::f32, DType::bf16}) {
+    fused(5, 700, 64, halves, x);
+    fused(3, 1100, 64, blocks, x);
+    fused(70, 1100, 64, blocks, x);
+  }
+  Array table = random_array({20, 32}, 9);
+  fused(1027, 20, 32, as_bf16(table), DType::bf16);
+  fused(1027, 20, 32, as_bf16(table), DType::f32);
+  fused(6, 600, 17, random_array({600, 17}, 9), DType::bf16);
 }
 
 void special_values() {

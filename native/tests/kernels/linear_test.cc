@@ -354,6 +354,41 @@ void half_activations(const IsaTables& isa, tv::DType x_dtype, tv::DType dtype) 
   }
 }
 
+// Packed weights and bf16 activations: against double precision, and a token alone is as in company.
+void bf16_packed(const IsaTables& isa, tv::DType dtype, int64_t t, int64_t n, int64_t k) {
+  const tv::Kernel& kernel = row(isa.linear, "linear");
+  Bytes w = random_weight(dtype, n, k), half = random_weight(tv::DType::bf16, t, k),
+        half_bias = random_weight(tv::DType::bf16, 1, n);
+  const Floats dense = decoded(isa.dequantize, dtype, w, n, k), x = widened(tv::DType::bf16, half),
+               bias = widened(tv::DType::bf16, half_bias);
+  const auto product = [&](int64_t from, int64_t count, int threads, bool prepared) {
+    Bytes out(static_cast<size_t>(2 * count * n));
+    tv::ThreadPool pool(threads);
+    run(kernel,
+        {view(&half[static_cast<size_t>(2 * from * k)], tv::DType::bf16, {count, k}),
+         view(w.data(), dtype, {n, k}), view(half_bias.data(), tv::DType::bf16, {n})},
+        view(out.data(), tv::DType::bf16, {count, n}), pool, prepared);
+    return out;
+  };
+  const Bytes found = product(0, t, 2, true);
+  CHECK(found == product(0, t, 3, false));
+  const Bytes alone = product(t - 1, 1, 1, true);
+  CHECK(std::memcmp(alone.data(), &found[static_cast<size_t>(2 * (t - 1) * n)], alone.size()) == 0);
+  const Floats out = widened(tv::DType::bf16, found);
+  for (int64_t i = 0; i < t; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      const float *a = &x[static_cast<size_t>(i * k)], *b = &dense[static_cast<size_t>(j * k)];
+      double exact = bias[static_cast<size_t>(j)], magnitude = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        exact += static_cast<double>(a[l]) * b[l];
+        magnitude += std::fabs(static_cast<double>(a[l]) * b[l]);
+      }
+      const double error = std::fabs(out[static_cast<size_t>(i * n + j)] - exact);
+      CHECK(error <= (isa.name == "amx" ? magnitude * 0x1p-8 : bound(a, b, k, dtype)) +
+                         std::fabs(exact) * 0x1p-8 + magnitude * 0x1p-12);
+    }
+}
+
 void refuses(const tv::Kernel& kernel) {
   Floats data(4096);
   tv::ThreadPool pool(1);
@@ -369,7 +404,7 @@ void refuses(const tv::Kernel& kernel) {
                (attempt({f32({2, 48}), view(data.data(), tv::DType::q4_0, {8, 48})}, f32({2, 8})), 0));
   const tv::DType wide = tv::DType::f32, bf16 = tv::DType::bf16;
   for (const auto& [x, w, o] :
-       {std::array{wide, tv::DType::i8, wide}, std::array{bf16, tv::DType::q4_0, bf16},
+       {std::array{wide, tv::DType::i8, wide}, std::array{tv::DType::f16, tv::DType::q4_0, tv::DType::f16},
         std::array{bf16, bf16, wide}, std::array{wide, bf16, bf16}}) {
     const tv::DType in[2] = {x, w};
     CHECK(!kernel.accepts(in, 2, &o, 1));
@@ -395,6 +430,8 @@ int main() {
       equal_bits(isa, type.dtype, 21, 2 * block);
       extreme_activations(isa, type.dtype);
       input_grads(isa, type.dtype, block);
+      if (tv::is_packed(type.dtype))
+        for (int64_t t : {1, 45}) bf16_packed(isa, type.dtype, t, 49, 2 * block);
       if (check_failures != before) std::fprintf(stderr, "  above: %s on %s\n", type.name, isa.name.c_str());
     }
     equal_between_isas(isas, type.dtype);
@@ -402,6 +439,7 @@ int main() {
   for (const IsaTables& isa : isas) {
     input_grad(isa, tv::DType::f32, tv::DType::q4_0, 530, 40, 64);
     input_grad(isa, tv::DType::bf16, tv::DType::bf16, 530, 40, 64);
+    bf16_packed(isa, tv::DType::q8_0, 530, 40, 576);
     for (tv::DType x : {tv::DType::f16, tv::DType::bf16})
       for (tv::DType w : {tv::DType::f32, tv::DType::f16, tv::DType::bf16}) half_activations(isa, x, w);
     refuses(row(isa.linear, "linear"));

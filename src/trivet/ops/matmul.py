@@ -137,10 +137,10 @@ def _addmm_composed(
 def _addmm_gradient(c: GradientContext) -> list[Node | None]:
     _, a, b = c.inputs
     alpha, beta = c.attrs["alpha"], c.attrs["beta"]
-    g = _scaled(c.g, alpha)
     flags = {key: c.attrs[key] for key in ("transpose_a", "transpose_b")}
-    product = GradientContext((a, b), flags, (), (g,), c.needs[1:])
-    return [None if beta == 0 else _scaled(c.g, beta), *_gradient(product)]
+    product = GradientContext((a, b), flags, (), (c.g,), c.needs[1:])
+    small = [_scaled(d, alpha) for d in _gradient(product)]  # in use a and b are narrow, and g is not
+    return [None if beta == 0 else _scaled(c.g, beta), *small]
 
 
 def _addmm_sample(

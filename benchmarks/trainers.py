@@ -30,7 +30,7 @@ def ids(count: int, vocab: int) -> Any:
 # --- trivet ---------------------------------------------------------------------------------------------
 
 
-def trivet_step(method: str, dtype: str, tokens: int, file: str) -> Step:
+def trivet_step(method: str, dtype: str, tokens: int, file: str, again: bool = False) -> Step:
     from trivet import lora, models, runtime
     from trivet.models.checkpoint import open_checkpoint
     from trivet.optim import AdamW
@@ -43,7 +43,9 @@ def trivet_step(method: str, dtype: str, tokens: int, file: str) -> Step:
     whole = open_checkpoint(Path(file))
     checkpoint = base.decoded(whole, COMPUTE[dtype]) if method == "lora" else whole
     settings = None if method in ("full", "gpt") else lora.Lora(RANK, ALPHA)
-    made = Method(models.by_architecture(checkpoint.architecture), checkpoint, settings, COMPUTE[dtype])
+    made = Method(
+        models.by_architecture(checkpoint.architecture), checkpoint, settings, COMPUTE[dtype], again
+    )
     shapes = made.shapes()
     first = (
         {name: base.values(checkpoint.tensors[name]) for name in shapes}

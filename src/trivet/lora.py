@@ -76,13 +76,16 @@ class Adapted:
 
     outputs: list[Node]
     leaves: dict[str, Node] = field(default_factory=dict)
+    used: dict[str, Node] = field(default_factory=dict)  # the leaves in the dtype that is computed with
     shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def leaf(self, name: str, shape: tuple[int, int], make: Callable[..., Node]) -> Node:
-        """The leaf of that name; made when first asked for."""
+    def leaf(self, name: str, shape: tuple[int, int], make: Callable[..., Node], dtype: DType) -> Node:
+        """The leaf of that name, as `dtype`; made when first asked for."""
         if name not in self.leaves:
-            self.leaves[name], self.shapes[name] = make(name, shape, f32), shape
-        return self.leaves[name]
+            leaf, self.shapes[name] = make(name, shape, f32), shape
+            self.leaves[name] = leaf
+            self.used[name] = leaf if dtype is f32 else ops.cast(leaf, dtype)
+        return self.used[name]
 
 
 def adapt(
@@ -122,9 +125,9 @@ def _adapted(
     name, (n, k) = weight.attrs["name"], weight.shape
     assert isinstance(n, int), "weights have fixed shapes"
     assert isinstance(k, int), "weights have fixed shapes"
-    a = made.leaf(f"{name}.lora_a", (lora.rank, k), make)
-    b = made.leaf(f"{name}.lora_b", (n, lora.rank), make)
     x = node.inputs[0]
+    a = made.leaf(f"{name}.lora_a", (lora.rank, k), make, x.dtype)
+    b = made.leaf(f"{name}.lora_b", (n, lora.rank), make, x.dtype)
     if lora.dropout and key is not None:
         x = dropout(x, lora.dropout, key, len(made.leaves) // 2)
     low = ops.linear(x, a)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trivet import dtypes, ops
+from trivet.dtypes import DType
 from trivet.errors import ModelError
 from trivet.models.checkpoint import Checkpoint, number, positive
 from trivet.models.llama_hf import hf_arrange as hf_arrange
@@ -162,12 +163,14 @@ class Model:
         if checkpoint.find("rope_freqs.weight", (config.rope_dim // 2,)) is not None:
             self.inv_freq = self.inv_freq / checkpoint.load("rope_freqs.weight").astype(np.float64)
 
-    def __call__(self, ids: Any, positions: Any, attend: Attend, rows: Any = None) -> Any:
+    def __call__(
+        self, ids: Any, positions: Any, attend: Attend, rows: Any = None, dtype: DType = dtypes.f32
+    ) -> Any:
         """ids and positions [..., T] i32 -> logits [..., T, vocab]; with `rows` i32 [R] (and ids [T]), only
-        those tokens' logits, [R, vocab]."""
+        those tokens' logits, [R, vocab]. Activations are of `dtype`, whatever the file holds."""
         x = ops.embedding(ids, self.embedding)
-        if x.dtype in (dtypes.f16, dtypes.bf16):  # activations are f32 whatever the file holds
-            x = ops.cast(x, dtypes.f32)
+        if x.dtype is not dtype:
+            x = ops.cast(x, dtype)
         rope = ops.rope_table(positions, self.inv_freq, scale=self.rope_scale)
         for block in self.blocks:
             x = block(x, rope, attend)

@@ -172,7 +172,9 @@ class Session:
     def method(self) -> Method:
         full = self.config.method == "full"
         module = models.by_architecture(self.checkpoint.architecture)
-        return Method(module, self.checkpoint, None if full else self.config.lora, self.config.dtype)
+        c = self.config
+        again = c.checkpointing == "block"
+        return Method(module, self.checkpoint, None if full else c.lora, c.dtype, again)
 
     @cached_property
     def trainer(self) -> Trainer:

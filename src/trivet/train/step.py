@@ -32,6 +32,7 @@ from trivet.lora import Lora, adapt
 from trivet.models.checkpoint import Checkpoint
 from trivet.nn.attention import packed
 from trivet.optim import AdamW
+from trivet.train.checkpointing import checkpointed
 
 LARGEST = float(np.finfo(np.float32).max)
 #: an averaged gradient whose square is still finite
@@ -79,12 +80,14 @@ class Traced:
 @dataclass(frozen=True, slots=True)
 class Method:
     """What is trained: every tensor of the model, or adapters on top of it as `lora` says. `compute` is the
-    dtype of matrices and activations, f32 or bf16; parameters, moments and sums are float32."""
+    dtype of matrices and activations, f32 or bf16; parameters, moments and sums are float32. With
+    `checkpointing` the backward pass computes each block anew in place of remembering its inside."""
 
     architecture: ModuleType
     checkpoint: Checkpoint
     lora: Lora | None = None
     compute: DType = f32
+    checkpointing: bool = False
 
     def trace(self, leaf: Leaf, *, training: bool) -> Traced:
         """The losses as a graph, with parameters that `leaf` makes. Dropout is for training."""
@@ -92,14 +95,14 @@ class Method:
         source = parameters if self.lora is None else self.checkpoint
         model = self.architecture.Model(self.architecture.Config.from_metadata(self.checkpoint), source)
         given = {n: graph.input(n, (Dim("T"),), i32) for n in ("ids", "targets", "positions", "starts")}
-        logits = model(given["ids"], given["positions"], packed(given["starts"]))
+        logits = model(given["ids"], given["positions"], packed(given["starts"]), dtype=self.compute)
         if self.lora is None:
             there = set(graph.walk([logits]))
             shapes = {n: s for n, s in parameters.shapes.items() if parameters.used[n] in there}
             return Traced(losses(logits, given["targets"]), shapes, parameters.leaves, parameters.used)
         key = graph.input("key", (2,), i64) if training and self.lora.dropout else None
         made = adapt([logits], self.lora, key=key, leaf=leaf)
-        return Traced(losses(made.outputs[0], given["targets"]), made.shapes, made.leaves, made.leaves)
+        return Traced(losses(made.outputs[0], given["targets"]), made.shapes, made.leaves, made.used)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """What is trained."""
@@ -114,7 +117,8 @@ class Method:
         traced = self.trace(graph.state, training=True)
         loss: Node = ops.sum(traced.losses)
         names = list(traced.shapes)[::-1]  # the last layer's gradients come first
-        gradients = dict(zip(names, grad(loss, [traced.used[n] for n in names]), strict=True))
+        of = checkpointed if self.checkpointing else grad
+        gradients = dict(zip(names, of(loss, [traced.used[n] for n in names]), strict=True))
         updates: dict[str, Node] = {}
         if accumulate:
             keep = graph.input("keep", (), f32)

@@ -1,8 +1,8 @@
 """Claim: matrix products in float32, bf16, f16 and int8, beside PyTorch's and (float32) NumPy's OpenBLAS.
 
 Each contestant has a process of its own (products.py); all take the same numbers, on as many threads, in
-turn. A figure is the median over rounds of the time of a call, the ratio the median over rounds of the best
-peer's time by ours. matmul^T has the second operand as weights lie, [N, K]. "bound" is the share of what
+turn. A figure is the median over rounds of the least time of a call, the ratio the median over rounds of the
+best peer's time by ours. matmul^T has the second operand as weights lie, [N, K]. "bound" is the share of what
 this processor can do at most, measured before: arithmetic or, if that is less, reading the operands from
 memory (they may lie in a cache, so it can pass 100 %).
 

@@ -1,7 +1,7 @@
 """Claim: products with a weight matrix, arranged once, beside PyTorch's linear.
 
 Each side has a process of its own (products.py); both take the same numbers, on as many threads, in turn. A
-figure is the median over rounds of the time of a call, a ratio the median over rounds of theirs by
+figure is the median over rounds of the least time of a call, a ratio the median over rounds of theirs by
 ours. Calls of few rows go round many weights, as a model's do, so that a weight comes from memory; calls of
 many, which wait for arithmetic, take two in turn. "bound" is the share of what this processor can do at most,
 measured before: arithmetic or, if that is less, reading the operands.

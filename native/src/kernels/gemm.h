@@ -242,18 +242,27 @@ struct GemmBlock {
       if (cut.few || cut.runs > 1)  // the sums of the next tile come from far
         for (int64_t at = 0; at < GemmRoom<Engine>::kTile; at += 64)
           __builtin_prefetch(sums + GemmRoom<Engine>::kTile + at, 1);
+      if (last) fetch_out(i0 + i, j, rows, columns);
       if (last && plain() && rows == Engine::kHeld && columns == Engine::kStreamed) {
         Sum* to = static_cast<Sum*>(out.data) + (i0 + i) * out.row + j * out.column;
-        const int64_t line = Engine::kTurned ? out.column : out.row;
-        for (int r = 0; r < GemmRoom<Engine>::kTile / Engine::kStep / 4; ++r)
-          for (int c = 0; c < Engine::kStep; c += 16) __builtin_prefetch(to + r * line + c, 1);
-        Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, to, line);
+        Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, to,
+                         Engine::kTurned ? out.column : out.row);
       } else {
         Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, tile, Engine::kStep);
         if (last) put(i0 + i, j, tile, rows, columns);
       }
       if (cut.few || cut.runs > 1) sums += GemmRoom<Engine>::kTile;
     }
+  }
+
+  // What a tile becomes, fetched ahead.
+  void fetch_out(int64_t i, int64_t j, int rows, int columns) const {
+    const int64_t size = out.dtype == DType::f16 || out.dtype == DType::bf16 ? 2 : 4;
+    const bool by_rows = out.column == 1;
+    const int64_t lines = by_rows ? rows : columns, bytes = (by_rows ? columns : rows) * size;
+    const char* at = static_cast<const char*>(out.data) + (i * out.row + j * out.column) * size;
+    for (int64_t l = 0; l < lines; ++l, at += (by_rows ? out.row : out.column) * size)
+      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(at + b, 1);
   }
 
   // Whether sums are the results, and lie in out as an engine lays them.

@@ -149,8 +149,10 @@ struct TileEngine {
   static RowTiles stream(MatrixOf<E> b, int columns, int64_t k, int64_t held, void* panel) {
     constexpr auto kSize = static_cast<int64_t>(sizeof(E));
     char* to = static_cast<char*>(panel);
-    if (b.row == 1 && held <= 32 && columns % 16 == 0 && k % kDepth == 0) {
-      const int64_t stride = b.column * kSize;
+    const int64_t stride = b.column * kSize;
+    // Read a second time, rows that lie a multiple of half a page apart would have driven each other out.
+    const bool stays = held <= 32 || (held <= 64 && stride % 2048 != 0);
+    if (b.row == 1 && stays && columns % 16 == 0 && k % kDepth == 0) {
       return {reinterpret_cast<const char*>(b.data), stride, 64, 16 * stride, columns / 16, true};
     }
     const int tall = columns <= 16 ? 1 : 2;

@@ -229,3 +229,21 @@ def test_refused(base, given):
 def test_unknown_format(base, tmp_path):
     with pytest.raises(InputError, match="known: peft, mlx, gguf"):
         tiny_adapter.make(base).save(tmp_path / "x", "pickle")
+
+
+def test_llama_cpp_takes_the_file(tmp_path):
+    """It scales by what stands in the file, times what it is told."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    model = tiny_model.write(tmp_path / "m.gguf", {"tokenizer.ggml.pre": "gpt-2"})
+    adapter = tiny_adapter.make(open_checkpoint(model), rslora=True, alpha=1.0)
+    path = adapter.save(tmp_path / "a.gguf")
+    plain = tv.load(model, "cpu").logits(IDS)
+    for scale in (1.0, 0.25):
+        theirs = llama_cpp.Llama(
+            str(model), lora_path=str(path), lora_scale=scale, n_ctx=256, logits_all=True, verbose=False,
+            n_threads=1,
+        )  # fmt: skip
+        theirs.eval(IDS)
+        got = np.array(theirs.scores[: len(IDS)])
+        want = tv.load(model, "cpu", adapter=(adapter, scale)).logits(IDS)
+        assert np.abs(got - want).max() < 0.02 * np.abs(want - plain).max()

@@ -10,10 +10,12 @@ import tiny_model
 import trivet as tv
 from trivet.blocks import quantize
 from trivet.dtypes import BY_NAME
-from trivet.errors import InputError, NonFiniteError, UnsupportedError
+from trivet.errors import FileError, InputError, NonFiniteError, UnsupportedError
+from trivet.export import export
 from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf
 from trivet.formats.safetensors import SafetensorsFile
 from trivet.models.checkpoint import open_checkpoint
+from trivet.train import bundle
 
 IDS = [(7 * i) % 250 for i in range(40)]
 
@@ -199,3 +201,35 @@ def test_another_base_is_told(plain, base, tmp_path):
     folder = tiny_adapter.make(open_checkpoint(plain)).save(tmp_path / "a")
     assert tv.merge(plain, folder, tmp_path / "one.gguf").notes == []
     assert "trained on another file" in tv.merge(base, folder, tmp_path / "two.gguf").notes[0]
+
+
+def test_a_merged_file_is_a_bundle(base, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(base), targets=["attn_q"])
+    first = bundle.verify(tv.merge(base, adapter, tmp_path / "one.gguf").path)
+    second = bundle.verify(tv.merge(tmp_path / "one.gguf", adapter, tmp_path / "two.gguf").path)
+    assert (first.parent, second.parent) == (None, first.id)
+    assert second.stage["stage"] == "merge"
+    raw = bytearray((tmp_path / "two.gguf").read_bytes())
+    raw[GGUFFile.open(tmp_path / "two.gguf").tensors["blk.1.attn_q.weight"].offset] ^= 1
+    (tmp_path / "broken.gguf").write_bytes(raw)
+    with pytest.raises(FileError, match=r"blk\.1\.attn_q\.weight"):
+        bundle.verify(tmp_path / "broken.gguf")
+
+
+def test_llama_cpp_reads_the_merged_file(tmp_path):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    model = tiny_model.write(tmp_path / "m.gguf", {"tokenizer.ggml.pre": "gpt-2"})
+    adapter = tiny_adapter.make(open_checkpoint(model))
+    path = tv.merge(model, adapter, tmp_path / "out.gguf", type="f16").path
+    theirs = llama_cpp.Llama(str(path), n_ctx=256, logits_all=True, verbose=False, n_threads=1)
+    theirs.eval(IDS)
+    want = tv.load(path, "cpu").logits(IDS)
+    assert np.abs(np.array(theirs.scores[: len(IDS)]) - want).max() < 0.02 * np.abs(want).max()
+
+
+def test_export_keeps_the_lineage(base, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(base), targets=["attn_q"])
+    merged = GGUFFile.open(tv.merge(base, adapter, tmp_path / "one.gguf").path)
+    found = GGUFFile.open(export(merged.path, tmp_path / "two.gguf").path)
+    assert found.metadata["trivet.lineage"] == merged.metadata["trivet.lineage"]
+    assert "trivet.bundle.id" not in found.metadata

@@ -1,7 +1,8 @@
 """Adapters merged into a model's weights: back into a GGUF file, packed as it was, or a folder of floats.
 
 Only what the adapters change is made anew, W + scale * B @ A in float32, and packed again; every other tensor
-of a GGUF file is copied byte for byte, and so is its metadata. What packing again cost is measured.
+of a GGUF file is copied byte for byte, and so is its metadata. What packing again cost is measured. A merged
+file is a bundle (train/bundle.py), which says what it was made of.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from trivet.blocks import BY_DTYPE, dequantize, quantize
 from trivet.dtypes import DType, f16
 from trivet.errors import InputError, NonFiniteError, UnsupportedError
 from trivet.formats.common import written_aside
-from trivet.formats.gguf import TensorSource, write_gguf
+from trivet.formats.gguf import TensorSource
 from trivet.models.checkpoint import Checkpoint, Entry, open_checkpoint, resolve
+from trivet.train import bundle
 
 F32 = npt.NDArray[np.float32]
 #: what weights may be written as: general.file_type in GGUF, by type
@@ -35,7 +37,7 @@ FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "bf16": 32}
 _DROPPED = (
     "trivet.plan.",
     "trivet.chat.",
-    "trivet.sha256",
+    "trivet.bundle.",
     "trivet.version",
     "trivet.parent",
     "trivet.lineage",
@@ -143,15 +145,17 @@ class _Work:
         }
         if self.type != "keep":
             metadata["general.file_type"] = np.uint32(FILE_TYPES[self.type])
+        lineage = self._lineage()
         metadata["trivet.parent"] = self.base.sha256
-        metadata[_LINEAGE] = self._lineage()
+        metadata[_LINEAGE] = lineage
         tensors = {
             name: TensorSource(kinds[name], e.shape, partial(self._changed, name, kinds[name]))
             if name in kinds
             else TensorSource(e.dtype, e.shape, partial(self._copied, name))
             for name, e in self.base.tensors.items()
         }
-        write_gguf(self.target, metadata, tensors)
+        parent = self.base.metadata.get("trivet.bundle.id")
+        bundle.write(self.target, metadata, tensors, stage=json.loads(lineage[-1]), parent=parent)
         with written_aside(self.target.with_suffix(".README.md"), "merge") as file:
             path = shlex.quote(str(self.target))
             file.write(self._card(f'trivet run {path} "..."', f"trivet chat {path}").encode())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "trivet merge smollm2-135m orders/adapter orders.gguf"
 SHOWN = 5  # tensors with the largest error
+MUCH = 0.2  # of the change
 
 
 def merge(
@@ -59,5 +60,7 @@ def _show(done: Merged) -> None:
         f"\nwrote {done.path}: {len(done.changed)} tensors changed, {done.copied} as they were; packing cost"
         f" {100 * done.error:.3f} % of the weights, {100 * done.lost:.1f} % of the change"
     )
+    if done.lost > MUCH:
+        note("much of the change was lost in packing; --type q8_0 or f16 keeps more of it")
     for text in done.notes:
         note(text)

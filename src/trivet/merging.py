@@ -98,7 +98,12 @@ def merge(
         folder all tensors are written so; "keep" makes packed ones f16 there.
     advance: is told of every tensor that is written.
     Raises InputError, UnsupportedError for a type that trivet does not write (before anything is written),
-    FileError, and what opening the model and the adapters raises."""
+    FileError, and what opening the model and the adapters raises.
+
+    >>> merge("smollm2-135m", "orders/adapter", "orders.gguf", type="q6_k")
+    Traceback (most recent call last):
+    trivet.errors.InputError: [merge] type is 'q6_k'; known: keep, f32, f16, q4_0, q4_1, q8_0, bf16
+    """
     if type != "keep" and type not in FILE_TYPES:
         raise InputError(f"[merge] type is {type!r}; known: keep, {', '.join(FILE_TYPES)}")
     if not str(out):

@@ -38,7 +38,12 @@ class Pair:
         return len(self.a)
 
     def scale(self, rslora: bool) -> float:
-        """What b @ a is multiplied by."""
+        """What b @ a is multiplied by.
+
+        >>> pair = Pair(np.zeros((4, 64), np.float32), np.zeros((32, 4), np.float32), alpha=8.0)
+        >>> pair.scale(rslora=False), pair.scale(rslora=True)
+        (2.0, 4.0)
+        """
         return self.alpha / (math.sqrt(self.rank) if rslora else self.rank)
 
 

@@ -47,13 +47,8 @@ def trivet_step(method: str, dtype: str, tokens: int, file: str, again: bool = F
         models.by_architecture(checkpoint.architecture), checkpoint, settings, COMPUTE[dtype], again
     )
     shapes = made.shapes()
-    first = (
-        {name: base.values(checkpoint.tensors[name]) for name in shapes}
-        if settings is None
-        else lora.initial(shapes, 0)
-    )
+    first = base.Values(checkpoint, tuple(shapes)) if settings is None else lora.initial(shapes, 0)
     trainer = Trainer(made, runtime.backend("cpu"), first, AdamW())
-    del first
     vocab, context = (GPT["vocab"], GPT["context"]) if method == "gpt" else (SHAPE["vocab"], tokens)
     all_ids = ids(tokens, vocab).astype(np.int32)
     positions = np.arange(tokens, dtype=np.int32) % context

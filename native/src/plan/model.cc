@@ -101,7 +101,9 @@ std::shared_ptr<const Plan> Model::load_plan(const std::string& name) const {
   return tv::load_plan(entry->data, static_cast<size_t>(entry->count));
 }
 
-void Model::release_file() const {
+void Model::settle() {
+  std::lock_guard lock(mutex_);
+  slabs_.trim();
   if (file_ != nullptr) file_->mapping().release(file_->mapping().data(), file_->mapping().size());
 }
 
@@ -124,6 +126,7 @@ Prepared Model::prepared(const std::string& name, const View& weight, const Kern
   const size_t nbytes = kernel.prepared_bytes(weight);
   if (nbytes == 0) return {};
   std::lock_guard lock(mutex_);
+  if (traits(weight.dtype)->block == 1 && kept_.contains(name)) return {};
   const auto key = std::make_pair(name, &kernel);
   auto found = prepared_.find(key);
   if (found == prepared_.end()) {
@@ -132,6 +135,11 @@ Prepared Model::prepared(const std::string& name, const View& weight, const Kern
     found = prepared_.emplace(key, Copy{memory, nbytes}).first;
   }
   return {found->second.data, &kernel};
+}
+
+void Model::keep(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  kept_.insert(name);
 }
 
 Prepared Model::borrowed(const std::string& name) const {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,13 +45,17 @@ class Model {
   // Throws bad_model if there is no such tensor, unsupported if its type is not known.
   Named find(std::string_view name) const;
 
-  // The file's pages leave this process's memory, until they are read again.
-  void release_file() const;
+  // What only arranging needed leaves memory: the file's pages, until they are read again, and the rest of
+  // the blocks that copies are in.
+  void settle();
 
   // The plan in the file's metadata `trivet.plan.<name>`; throws bad_model if there is none.
   std::shared_ptr<const Plan> load_plan(const std::string& name) const;
 
-  // The kernel's arranged copy of weight `name`, made at the first call.
+  // Says that a program reads weight `name` as it lies: its bytes stay needed.
+  void keep(const std::string& name);
+  // The kernel's arranged copy of weight `name`, made at the first call. None of a dense weight that is kept
+  // as it lies: where bytes do not shrink the copy's gain is small, and both together are twice the memory.
   Prepared prepared(const std::string& name, const View& weight, const Kernel& kernel, ThreadPool& pool);
   // The copy of weight `name` that a kernel arranged which gives its rows, or nothing.
   Prepared borrowed(const std::string& name) const;
@@ -80,6 +85,7 @@ class Model {
   Slabs slabs_;  // of the copies
   std::map<std::pair<std::string, const Kernel*>, Copy> prepared_;
   std::map<std::string, void*> residents_;
+  std::set<std::string> kept_;
 };
 
 }  // namespace tv

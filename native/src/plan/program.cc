@@ -94,7 +94,7 @@ void Program::bind_weights() {
   if (model_ == nullptr) return;
   arrange_weights();
   // Weights are released as they are arranged, but reading one brings in its neighbours' ends.
-  model_->release_file();
+  model_->settle();
 }
 
 void Program::arrange_weights() {
@@ -106,6 +106,13 @@ void Program::arrange_weights() {
       if (value.kind == Kind::weight) prepared_[i] = give(op, value.name);
     }
   };
+  for (const Op& op : plan_->ops)
+    for (size_t i = 0; i < op.in.size(); ++i) {
+      const bool arranged =
+          i == 1 && op.kernel != nullptr && (op.kernel->prepared_bytes != nullptr || op.kernel->borrows);
+      const Value& value = plan_->values[op.in[i]];
+      if (value.kind == Kind::weight && !arranged) model_->keep(value.name);
+    }
   each_weight([](const Kernel& kernel) { return kernel.prepared_bytes != nullptr; },
               [&](const Op& op, const std::string& name) {
                 View weight = plan_->view(op.in[1], nullptr);

@@ -181,7 +181,7 @@ class Session:
         c = self.config
         shapes = self.method.shapes()
         first = (
-            {name: base.values(self.checkpoint.tensors[name]) for name in shapes}
+            base.Values(self.checkpoint, tuple(shapes))
             if c.method == "full"
             else lora.initial(shapes, c.seed)
         )

@@ -101,8 +101,12 @@ class GGUFFile:
         self.alignment = self._read_alignment(cursor)
         self.tensors, self.unsupported = _read_tensors(cursor, n_tensors, self.alignment)
         self._bytes = np.frombuffer(data, np.uint8)
-        if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            data.madvise(mmap.MADV_DONTNEED)  # what the header took leaves memory until it is read again
+        self.release()  # of what the header took
+
+    def release(self) -> None:
+        """Lets the file's pages leave this process's memory, until they are read again."""
+        if isinstance(self._data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self._data.madvise(mmap.MADV_DONTNEED)
 
     def _read_metadata(self, cursor: Cursor, count: int) -> dict[str, Any]:
         metadata: dict[str, Any] = {}

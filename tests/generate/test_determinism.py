@@ -21,9 +21,9 @@ PROMPTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model(smollm2_path):
-    return tv.load(smollm2_path, device="cpu", context=1024)
+@pytest.fixture(scope="module", params=["f16", "q8_0"])
+def model(smollm2_path, request):
+    return tv.load(smollm2_path, device="cpu", context=1024, kv=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +73,10 @@ def test_long_prompt_in_parts(model, cut):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads(smollm2_path, prompts, alone, threads):
-    one = tv.load(smollm2_path, device="cpu", context=1024, threads=1)
-    many = tv.load(smollm2_path, device="cpu", context=1024, threads=threads)
+def test_threads(smollm2_path, model, prompts, alone, threads):
+    kv = model.kv.name
+    one = tv.load(smollm2_path, device="cpu", context=1024, threads=1, kv=kv)
+    many = tv.load(smollm2_path, device="cpu", context=1024, threads=threads, kv=kv)
     for ids, want in zip(prompts, alone, strict=True):
         assert np.array_equal(one.logits(ids), want)
         assert np.array_equal(many.logits(ids), want)
@@ -95,14 +96,15 @@ def test_fork_and_truncate(model, prompts, alone):
     assert np.array_equal(again, want[9:])
 
 
+@pytest.mark.parametrize("kv", ["f16", "q8_0"])
 @pytest.mark.parametrize("isa", ["scalar", "avx2"])
-def test_every_instruction_set_is_deterministic(smollm2_path, isa):
+def test_every_instruction_set_is_deterministic(smollm2_path, isa, kv):
     """In each, one prefill equals token by token with another number of threads."""
     code = f"""
 import numpy as np, trivet as tv
 ids = [504, 3575, 282, 4649, 314, 7042]
-a = tv.load({str(smollm2_path)!r}, device="cpu", context=128, threads=2)
-b = tv.load({str(smollm2_path)!r}, device="cpu", context=128, threads=1)
+a = tv.load({str(smollm2_path)!r}, device="cpu", context=128, threads=2, kv={kv!r})
+b = tv.load({str(smollm2_path)!r}, device="cpu", context=128, threads=1, kv={kv!r})
 want, s = a.logits(ids), b.session()
 got = np.stack([b.engine.forward(s, [i], [0])[0] for i in ids])
 assert np.array_equal(got, want)

@@ -27,7 +27,7 @@ from trivet.plan import rebuilt, rewrite
 #: "all" linears of a decoder block, by GGUF's names and by Hugging Face's
 MODULES = {
     "attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_output": "o_proj",
-    "ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj",
+    "ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj", "attn_qkv": "c_attn",
 }  # fmt: skip
 MOST_RANK = 4096
 

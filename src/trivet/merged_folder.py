@@ -18,7 +18,7 @@ from trivet.errors import FileError, InputError, UnsupportedError
 from trivet.formats.common import written_aside
 from trivet.formats.gguf import TensorSource
 from trivet.formats.safetensors_save import write_safetensors
-from trivet.models.checkpoint import Checkpoint
+from trivet.models.checkpoint import Checkpoint, transposed
 from trivet.text.hf_tokenizer import tokenizer_files
 
 #: endings of the files that are copied from a folder
@@ -37,7 +37,8 @@ def write(
     for name, source in tensors.items():
         theirs = module.hf_original(name)
         if theirs is not None:
-            named[theirs] = TensorSource(source.dtype, source.shape, partial(_ordered, base, name, source))
+            shape = source.shape[::-1] if transposed(module, name) else source.shape
+            named[theirs] = TensorSource(source.dtype, shape, partial(_ordered, base, name, source))
         elif not base.path.is_dir():  # a folder's own configuration says it
             raise UnsupportedError(
                 f"[merge] config.json has no words for the tensor {name}; merge into a .gguf file"
@@ -58,10 +59,13 @@ def write(
 
 
 def _ordered(base: Checkpoint, name: str, source: TensorSource) -> npt.NDArray[Any]:
-    """The tensor's bytes with the rows of queries and keys in Hugging Face's order."""
+    """The tensor's bytes with the rows of queries and keys in Hugging Face's order, turned where it has them
+    so."""
     data = source.data() if callable(source.data) else source.data
     rows = np.ascontiguousarray(data).reshape(-1).view(graph.to_numpy(source.dtype)).reshape(source.shape)
-    return in_order(base, name, rows, back=True)
+    ordered = in_order(base, name, rows, back=True)
+    turned = transposed(models.by_architecture(base.architecture), name)
+    return np.ascontiguousarray(ordered.T) if turned else ordered
 
 
 def _config(module: Any, base: Checkpoint, tensors: Mapping[str, TensorSource]) -> dict[str, Any]:

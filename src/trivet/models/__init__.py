@@ -2,7 +2,8 @@
 
 An architecture module has: `Config` with `Config.from_metadata(checkpoint)`, a model class `Model(config,
 checkpoint)` that keeps its `config`, and, to open Hugging Face folders, `hf_metadata`, `hf_rename`,
-`hf_arrange` and `hf_extra`. docs/add-a-model.md writes one.
+`hf_arrange` and `hf_extra`. docs/add-a-model.md writes one. Where a folder holds matrices as
+[inputs, outputs], `hf_transposed(name)` says which.
 Every checkpoint speaks GGUF's metadata keys and tensor names, whatever file it came from.
 """
 
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from trivet.models.checkpoint import Checkpoint
 
 #: general.architecture in GGUF -> module
-ARCHITECTURES = {"llama": "llama"}
+ARCHITECTURES = {"gpt2": "gpt2", "llama": "llama"}
 #: model_type in a Hugging Face config.json -> module
-MODEL_TYPES = {"llama": "llama", "mistral": "llama"}
+MODEL_TYPES = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama"}
 
 
 def build(checkpoint: Checkpoint) -> Any:

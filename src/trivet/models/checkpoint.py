@@ -183,6 +183,8 @@ def _open_folder(path: Path) -> Checkpoint:
             raise ModelError(
                 f"[load] tensor {theirs!r} of {path.name} is not one a {config['model_type']} model has"
             )
+        if not renamed:  # a buffer, no weight
+            continue
         tensors[renamed] = _folder_entry(file, theirs, renamed, info, module, metadata)
     for name, array in module.hf_extra(config).items():
         tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, partial(np.asarray, array))
@@ -192,11 +194,18 @@ def _open_folder(path: Path) -> Checkpoint:
 def _folder_entry(
     file: Any, theirs: str, ours: str, info: Any, module: Any, metadata: Mapping[str, Any]
 ) -> Entry:
+    turned = transposed(module, ours)
+
     def load() -> npt.NDArray[Any]:
         array = file.data(theirs).view(graph.to_numpy(info.dtype)).reshape(info.shape)
-        return np.ascontiguousarray(module.hf_arrange(ours, array, metadata))
+        return np.ascontiguousarray(module.hf_arrange(ours, array.T if turned else array, metadata))
 
-    return Entry(info.dtype, info.shape, load)
+    return Entry(info.dtype, info.shape[::-1] if turned else info.shape, load)
+
+
+def transposed(module: Any, name: str) -> bool:
+    """Whether Hugging Face's folders of an architecture hold a matrix as [inputs, outputs]."""
+    return hasattr(module, "hf_transposed") and bool(module.hf_transposed(name))
 
 
 def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) -> int:

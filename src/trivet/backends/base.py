@@ -73,9 +73,11 @@ class Backend(ABC):
         weights: Weights | None = None,
         state: Mapping[str, Array] | None = None,
         sizes: Mapping[str, int] | None = None,
+        threads: int = 0,
     ) -> Program:
         """Compiles a graph. `weights` finds the weight leaves; `state` gives first values of states, and
-        those it lacks start as zeros (their symbolic dimensions taken from `sizes`)."""
+        those it lacks start as zeros (their symbolic dimensions taken from `sizes`). `threads` 0 is the
+        backend's own choice; one that has no such choice passes it over."""
 
     @abstractmethod
     def from_numpy(self, array: Any, dtype: DType) -> Array:

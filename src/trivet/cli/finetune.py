@@ -3,104 +3,119 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from trivet.cli.output import DeviceOption, JsonOption, ThreadsOption, emit_json
+from trivet.cli.training_options import (
+    AlphaOption,
+    CheckpointingOption,
+    ClipOption,
+    ColumnOption,
+    ComputeOption,
+    ConfigOption,
+    DataArgument,
+    DecayOption,
+    DropoutOption,
+    DryRunOption,
+    EpochsOption,
+    EvaluateOption,
+    HoldoutOption,
+    KeepOption,
+    LengthOption,
+    LrOption,
+    MethodOption,
+    MicroOption,
+    OutOption,
+    RankOption,
+    ResumeOption,
+    RowsOption,
+    RsloraOption,
+    SaveOption,
+    ScheduleOption,
+    SeedOption,
+    SkipRefusedOption,
+    StepsOption,
+    TargetOption,
+    TokensOption,
+    TrainOnOption,
+    TunedArgument,
+    ValidationOption,
+    WarmupOption,
+    given,
+)
 from trivet.errors import InputError
 
+#: options that are no settings of the run
+APART = ("resume", "config", "dry_run", "device", "threads", "as_json")
 EXAMPLE = "trivet finetune smollm2-135m orders.jsonl --out orders --epochs 3"
 
 
 def finetune(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A file, a folder or a short name.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Argument(metavar="DATA", help="JSONL (messages, prompt/completion, text ...) or text."),
-    ] = None,
-    out: Annotated[str | None, typer.Option(help="The run's folder; DATA's name without its ending.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; flags win.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")] = False,
-    method: Annotated[
-        str | None, typer.Option(help="full, lora or qlora. [qlora on a packed file, else lora]")
-    ] = None,
-    validation: Annotated[str | None, typer.Option(help="A file to measure on.")] = None,
-    holdout: Annotated[float | None, typer.Option(help="Or: the fraction of DATA to measure on.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Times over the data. [1]")] = None,
-    steps: Annotated[int | None, typer.Option(help="Or: so many steps.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Examples of a step; 0: fill --micro batches. [8]")] = None,
-    micro: Annotated[int | None, typer.Option(help="Micro-batches of a step, with --rows 0. [1]")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Most tokens of a micro-batch. [2048]")] = None,
-    length: Annotated[int | None, typer.Option(help="Most tokens of an example. [what fits]")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate. [2e-4, full: 2e-5]")] = None,
-    schedule: Annotated[str | None, typer.Option(help="constant, linear or cosine. [cosine]")] = None,
-    warmup: Annotated[int | None, typer.Option(help="Steps over which the learning rate rises. [0]")] = None,
-    rank: Annotated[int | None, typer.Option(help="Rank of the adapters. [16]")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Their scale is alpha / rank. [32]")] = None,
-    dropout: Annotated[float | None, typer.Option(help="On the adapters' input. [0]")] = None,
-    rslora: Annotated[bool | None, typer.Option("--rslora", help="Scale by alpha / sqrt(rank).")] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(help="What to adapt: all, a module (q_proj), a pattern. Repeatable. [all]"),
-    ] = None,
-    decay: Annotated[float | None, typer.Option(help="Weight decay of matrices. [0]")] = None,
-    clip: Annotated[float | None, typer.Option(help="Largest norm of the gradients; 0: any. [1]")] = None,
-    compute: Annotated[str | None, typer.Option(help="f32 or bf16. [f32]")] = None,
-    checkpointing: Annotated[
-        str | None, typer.Option(help="none, or block: less memory, more work. [none]")
-    ] = None,
-    train_on: Annotated[str | None, typer.Option(help="assistant, or all. [assistant]")] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="The file's name of a field: prompt=question.")
-    ] = None,
-    evaluate: Annotated[
-        int | None, typer.Option(help="Measure every so many steps; 0: at the end. [0]")
-    ] = None,
-    save: Annotated[int | None, typer.Option(help="Save every so many steps; 0: at the end. [0]")] = None,
-    keep: Annotated[int | None, typer.Option(help="Checkpoints to keep, besides the best. [2]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the order of examples and first values. [0]")] = None,
-    skip_refused: Annotated[
-        bool | None, typer.Option("--skip-refused", help="Go on without rows that cannot be used.")
-    ] = None,
+    model: TunedArgument = None,
+    data: DataArgument = None,
+    out: OutOption = None,
+    resume: ResumeOption = None,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    method: MethodOption = None,
+    validation: ValidationOption = None,
+    holdout: HoldoutOption = None,
+    epochs: EpochsOption = None,
+    steps: StepsOption = None,
+    rows: RowsOption = None,
+    micro: MicroOption = None,
+    tokens: TokensOption = None,
+    length: LengthOption = None,
+    lr: LrOption = None,
+    schedule: ScheduleOption = None,
+    warmup: WarmupOption = None,
+    rank: RankOption = None,
+    alpha: AlphaOption = None,
+    dropout: DropoutOption = None,
+    rslora: RsloraOption = None,
+    target: TargetOption = None,
+    decay: DecayOption = None,
+    clip: ClipOption = None,
+    compute: ComputeOption = None,
+    checkpointing: CheckpointingOption = None,
+    train_on: TrainOnOption = None,
+    column: ColumnOption = None,
+    evaluate: EvaluateOption = None,
+    save: SaveOption = None,
+    keep: KeepOption = None,
+    seed: SeedOption = None,
+    skip_refused: SkipRefusedOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    from trivet.cli.training import given
-
-    settings = given(
-        model=model, data=data, out=out, method=method, validation=validation, holdout=holdout, epochs=epochs,
-        steps=steps, rows=rows, micro=micro, tokens=tokens, length=length, lr=lr, schedule=schedule,
-        warmup=warmup, rank=rank, alpha=alpha, dropout=dropout, rslora=rslora, targets=target or None,
-        decay=decay, clip=clip, compute=compute, checkpointing=checkpointing, train_on=train_on,
-        columns=_columns(column), evaluate=evaluate, save=save, keep=keep, seed=seed,
-        skip_refused=skip_refused,
-    )  # fmt: skip
-    if resume is not None and (settings or config):
-        raise InputError(
-            f"[finetune] --resume goes on with the run's own settings; without {', '.join(settings)}"
-        )
+    session = _session(given(locals(), APART), resume, config, device, threads)
+    if dry_run:
+        _dry(session, as_json)
+        return
     from trivet.cli.training import watching
+
+    with watching(as_json) as watch:
+        run = session.run(watch)
+    _report(run, session, as_json)
+
+
+def _session(
+    settings: dict[str, Any], resume: Path | None, config: Path | None, device: str, threads: int
+) -> Any:
     from trivet.train import config as configs
     from trivet.train.finetune import Session, reopen
 
     if resume is not None:
-        session = reopen(resume, device, threads)
-    else:
-        values = {**(configs.read(config) if config else {}), **settings}
-        if "out" not in values and "data" in values:
-            values["out"] = Path(str(values["data"])).stem
-        session = Session(configs.make(configs.Finetune, values), device, threads)
-    if dry_run:
-        _dry(session, as_json)
-        return
-    with watching(as_json) as watch:
-        run = session.run(watch)
-    _report(run, session, as_json)
+        if settings or config:
+            raise InputError("[finetune] --resume goes on with the run's own settings; give no others")
+        return reopen(resume, device, threads)
+    settings["columns"] = _columns(settings.pop("column", None))
+    settings["targets"] = settings.pop("target", None)
+    values = {**(configs.read(config) if config else {}), **given(settings)}
+    if "out" not in values and "data" in values:
+        values["out"] = Path(str(values["data"])).stem
+    return Session(configs.make(configs.Finetune, values), device, threads)
 
 
 def _columns(pairs: list[str] | None) -> dict[str, str] | None:

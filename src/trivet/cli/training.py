@@ -18,11 +18,6 @@ EVERY = 10.0  # seconds between lines where nobody watches
 SMOOTHING = 0.9
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given; those that are None were not."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def clock(seconds: float) -> str:
     """
     >>> clock(59), clock(3700)

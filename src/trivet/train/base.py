@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet.blocks import dequantize, to_bf16
+from trivet.blocks import to_bf16
 from trivet.dtypes import DType, bf16, f32
 from trivet.models.checkpoint import Checkpoint, Entry
-
-
-def values(entry: Entry) -> npt.NDArray[np.float32]:
-    """A tensor's numbers as float32."""
-    raw = np.ascontiguousarray(entry.load()).reshape(-1).view(np.uint8)
-    return dequantize(raw, entry.dtype, entry.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,7 @@ class Values(Mapping[str, npt.NDArray[np.float32]]):
 
 def loaded(checkpoint: Checkpoint, entry: Entry) -> npt.NDArray[np.float32]:
     """A tensor's numbers in memory of their own; the file's pages are let go."""
-    made = values(entry)
+    made = entry.values()
     if checkpoint.gguf is not None:
         checkpoint.gguf.release()
     return made
@@ -59,7 +53,7 @@ def decoded(checkpoint: Checkpoint, dtype: DType) -> Checkpoint:
         for name, entry in checkpoint.tensors.items()
         for kind in [dtype if len(entry.shape) > 1 else f32]
     }
-    return Checkpoint(checkpoint.path, checkpoint.metadata, tensors)
+    return Checkpoint(checkpoint.path, checkpoint.metadata, tensors, checkpoint.gguf)
 
 
 def _load(checkpoint: Checkpoint, entry: Entry, dtype: DType) -> Callable[[], npt.NDArray[Any]]:

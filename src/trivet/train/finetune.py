@@ -107,7 +107,7 @@ class Session:
     def __init__(
         self, config: Finetune, device: str, threads: int, saved: checkpoints.Saved | None = None
     ) -> None:
-        self.saved = saved
+        self.saved, self.threads = saved, threads
         self.folder = Path(config.out)
         if saved is None and self.folder.exists() and any(self.folder.iterdir()):
             raise InputError(f"[train] {self.folder} is not empty; resume the run there, or write elsewhere")
@@ -187,7 +187,9 @@ class Session:
         )
         accumulate = c.micro > 1 or (c.rows > 0 and _most(self.train, c.rows) > c.tokens)
         backend = runtime.backend(self.model.device)
-        return Trainer(self.method, backend, first, c.optimiser, accumulate=accumulate, seed=c.seed)
+        return Trainer(
+            self.method, backend, first, c.optimiser, accumulate=accumulate, seed=c.seed, threads=self.threads
+        )
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint says of the whole run."""

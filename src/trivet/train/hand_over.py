@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +11,12 @@ import numpy.typing as npt
 from trivet.adapter import Adapter
 from trivet.dtypes import DType, f16, f32
 from trivet.errors import UnsupportedError
-from trivet.formats.gguf import TensorSource, write_gguf
+from trivet.formats.gguf import TensorSource
 from trivet.lora import Lora
 from trivet.models.checkpoint import Checkpoint
+from trivet.train import bundle
 from trivet.train import checkpoint as checkpoints
+from trivet.train.checkpoint_folder import step_name
 from trivet.train.events import Note
 from trivet.train.loop import Loop
 
@@ -27,9 +28,9 @@ def parameters(loop: Loop) -> dict[str, F32]:
     best = loop.best
     if best is None or not loop.pace.evaluate or best[0] == loop.trainer.taken:
         return loop.trainer.parameters
-    path = next(p for p in checkpoints.checkpoints(loop.folder) if checkpoints.load(p).step == best[0])
+    saved = checkpoints.load(loop.folder / step_name(best[0]))
     loop.tell(Note(f"step {best[0]} had the lowest validation loss, {best[1]:.4f}: that is handed over"))
-    return {name: checkpoints.load(path).arrays[name] for name in loop.trainer.parameters}
+    return {name: saved.arrays[name] for name in loop.trainer.parameters}
 
 
 def adapter(
@@ -40,22 +41,21 @@ def adapter(
 
 
 def model(folder: Path, arrays: Mapping[str, F32], base: Checkpoint, facts: Mapping[str, str]) -> Path:
-    """Writes `model.gguf` in the run's folder: the base's metadata, matrices as f16 where they fit, the rest
-    as f32."""
+    """Writes `model.gguf` in the run's folder, a bundle: the base's metadata, matrices as f16 where they fit,
+    the rest as f32."""
     if base.gguf is None:
         raise UnsupportedError(
             "[train] a tuned model is written as GGUF, which wants a GGUF file to begin with"
         )
-    kept = {key: base.gguf.encoded(key) for key in base.metadata if not key.startswith("trivet.")}
+    kept = {key: base.gguf.encoded(key) for key in base.metadata if not key.startswith("trivet.plan.")}
     tensors = {name: _source(arrays[name]) for name in base.tensors if name in arrays}
     tensors |= {
         name: TensorSource(entry.dtype, entry.shape, entry.load())
         for name, entry in base.tensors.items()
         if name not in arrays
     }
-    ours: dict[str, Any] = {f"trivet.{key}": value for key, value in facts.items()}
-    path = folder / "model.gguf"
-    write_gguf(path, {**kept, "general.file_type": np.uint32(1), **ours}, tensors)
+    path, parent = folder / "model.gguf", base.metadata.get("trivet.bundle.id")
+    bundle.write(path, {**kept, "general.file_type": np.uint32(1)}, tensors, stage=facts, parent=parent)
     return path
 
 

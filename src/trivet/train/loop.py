@@ -149,7 +149,7 @@ def _interrupts() -> Iterator[Any]:
 
     def note(number: int, frame: FrameType | None) -> None:
         if pressed:
-            raise KeyboardInterrupt
+            signal.default_int_handler(number, frame)
         pressed.append(True)
 
     before = signal.signal(signal.SIGINT, note)

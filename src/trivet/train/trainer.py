@@ -52,20 +52,24 @@ class Trainer:
         *,
         accumulate: bool = False,
         seed: int = 0,
+        threads: int = 0,
     ) -> None:
         self.method, self.backend, self.optimiser = method, backend, optimiser
-        self.accumulate = accumulate
+        self.accumulate, self.threads = accumulate, threads
         self.seed = arguments.integer(seed, "[train] seed", 0, 2**63 - 1)
         self.taken = 0  # steps so far, skipped ones too
         self.moves = 0  # those that changed something: what bias corrections count
+        self._load = method.checkpoint.load
         self._program = self._compiled(parameters)
+        if method.checkpoint.gguf is not None:
+            method.checkpoint.gguf.release()  # of what was copied or arranged
         missing = sorted(set(self.parameters) ^ set(parameters))
         if missing:
             raise InputError(f"[train] parameters {missing[:3]} are given or wanted, but not both")
 
     def _compiled(self, state: Mapping[str, Array]) -> Program:
-        graph = self.method.training(self.optimiser, accumulate=self.accumulate)
-        return self.backend.compile(graph, weights=self.method.checkpoint.load, state=state, sizes={})
+        graph, load = self.method.training(self.optimiser, accumulate=self.accumulate), self._load
+        return self.backend.compile(graph, weights=load, state=state, sizes={}, threads=self.threads)
 
     @property
     def parameters(self) -> dict[str, Array]:
@@ -131,7 +135,8 @@ class Trainer:
 
     @cached_property
     def _measure(self) -> Program:
-        return self.backend.compile(self.method.evaluation(), weights=self.method.checkpoint.load, sizes={})
+        graph = self.method.evaluation()
+        return self.backend.compile(graph, weights=self._load, sizes={}, threads=self.threads)
 
     # --- checkpoints ---
 

@@ -85,14 +85,15 @@ class NativeBackend(Backend):
         weights: Weights | None = None,
         state: Mapping[str, Array] | None = None,
         sizes: Mapping[str, int] | None = None,
+        threads: int = 0,
     ) -> NativeProgram:
-        shared = weights is None and not state and not sizes
+        shared = weights is None and not state and not sizes and not threads
         key = signature(graph) if shared else None
         program = self._programs.get(key) if shared else None
         if program is None:
             lowered = lower(graph)
             plan = build(lowered, bounds(lowered, sizes or {}))
-            program = NativeProgram(plan, self._model(plan, weights), state or {}, sizes or {})
+            program = NativeProgram(plan, self._model(plan, weights), state or {}, sizes or {}, threads)
             if shared and not program.state:
                 self._programs.keep(key, program)
         return program

@@ -33,6 +33,7 @@ class NumpyBackend(Backend):
         weights: Weights | None = None,
         state: Mapping[str, Any] | None = None,
         sizes: Mapping[str, int] | None = None,
+        threads: int = 0,
         exact: bool = False,
     ) -> NumpyProgram:
         """As `Backend.compile`. With `exact` nothing is rounded: floats come and go in float64."""

@@ -22,6 +22,7 @@
 
 #include "core/dtype.h"
 #include "core/half.h"
+#include "simd/simd.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -245,8 +246,10 @@ inline int code_value(uint8_t code) {
 // The codes of a group to f32, each product and difference rounded once.
 template <class Block>
 inline void decode_group(float scale, float minimum, const uint8_t* codes, float* out) {
-  for (int i = 0; i < Block::kGroup; ++i)
-    out[i] = scale * static_cast<float>(code_value<Block>(codes[i])) - minimum;
+  int8_t values[Block::kGroup];
+  for (int i = 0; i < Block::kGroup; ++i) values[i] = static_cast<int8_t>(code_value<Block>(codes[i]));
+  for (int i = 0; i < Block::kGroup; i += kLanes)
+    store(out + i, broadcast(scale) * load_i8(values + i) - broadcast(minimum));
 }
 
 // n elements (a multiple of the block) to f32.

@@ -35,9 +35,17 @@ size_t grad_gemm_scratch(const Call& call) {
 
 // --- by multiply-adds -------------------------------------------------------------------------------------
 
+// Calls f.operator()<Pieces>() with pieces of whole blocks of w.
+template <class F>
+auto with_float_pieces(DType w, F&& f) {
+  if (traits(w)->block > 32) return f.template operator()<FloatPieces<256>>();
+  return f.template operator()<FloatPieces<32>>();
+}
+
 // Columns of rows of w as floats, in panels.
-inline void decode_piece(const View& w, int64_t row, int64_t rows, int64_t column, void* piece) {
-  constexpr int64_t kWide = FloatPieces::kWide, kPanel = FloatPieces::kPanel;
+template <class Pieces>
+void decode_piece(const View& w, int64_t row, int64_t rows, int64_t column, void* piece) {
+  constexpr int64_t kWide = Pieces::kWide, kPanel = Pieces::kPanel;
   alignas(64) float line[kWide] = {};
   const int64_t k = w.dim(1), width = least(k - column, kWide);
   const DTypeTraits* t = traits(w.dtype);
@@ -66,23 +74,27 @@ template <class As>
 void multiply_decoded(const Call& call) {
   const MadeShape s = grad_shape(call);
   const auto* g = call.in[0].as<typename As::Element>();
-  made_product<FloatPieces>(
-      *call.pool, s,
-      [&](int64_t t, int64_t count, void* group) {
-        FloatPieces::pack<As>(g + t * s.depth, s.depth, count, group);
-      },
-      [&](int64_t d, int64_t depth, int64_t column, void* piece) {
-        decode_piece(call.in[1], d, depth, column, piece);
-      },
-      [&](int64_t t, int64_t count, int64_t column, const float* sums) {
-        put_sums(call.out[0], s.columns, t, count, column, FloatPieces::kPanel, sums);
-      },
-      call.scratch);
+  with_float_pieces(call.in[1].dtype, [&]<class Pieces>() {
+    made_product<Pieces>(
+        *call.pool, s,
+        [&](int64_t t, int64_t count, void* group) {
+          Pieces::template pack<As>(g + t * s.depth, s.depth, count, group);
+        },
+        [&](int64_t d, int64_t depth, int64_t column, void* piece) {
+          decode_piece<Pieces>(call.in[1], d, depth, column, piece);
+        },
+        [&](int64_t t, int64_t count, int64_t column, const float* sums) {
+          put_sums(call.out[0], s.columns, t, count, column, Pieces::kPanel, sums);
+        },
+        call.scratch);
+  });
 }
 
 inline size_t scratch_input_grad(const Call& call) {
   if (all_f32(call)) return grad_gemm_scratch<FloatEngine<AsF32>>(call);
-  return made_scratch<FloatPieces>(grad_shape(call), call.pool->size());
+  return with_float_pieces(call.in[1].dtype, [&]<class Pieces>() {
+    return made_scratch<Pieces>(grad_shape(call), call.pool->size());
+  });
 }
 
 inline void run_input_grad(const Call& call) {

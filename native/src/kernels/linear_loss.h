@@ -58,6 +58,30 @@ inline bool has_tiles() {
 #endif
 }
 
+// Elements [begin, begin + n) of a row of any weight as floats.
+inline void load_row(const View& w, int64_t row, int64_t begin, int64_t n, float* to) {
+  const DTypeTraits* t = traits(w.dtype);
+  const char* from = w.as<char>() + row * (w.dim(-1) / t->block) * t->nbytes;
+  if (w.dtype == DType::f16 || w.dtype == DType::bf16)
+    load_carrier(w.dtype, from + 2 * begin, to, n);
+  else
+    decode_row(w.dtype, from, begin, n, to);
+}
+
+inline void load_rows(ThreadPool& pool, const View& from, int64_t first, int64_t rows, float* to) {
+  const int64_t k = from.dim(-1);
+  pool.parallel_for(rows, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) load_row(from, first + i, 0, k, to + i * k);
+  });
+}
+
+inline void put_bf16(const float* from, int64_t n, uint16_t* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store_bf16(to + i, load(from + i));
+  if (i < n)
+    store_bf16_partial(to + i, load_partial(from + i, static_cast<int>(n - i)), static_cast<int>(n - i));
+}
+
 // --- planes ---------------------------------------------------------------------------------------------
 
 // A matrix of floats as a sum of bf16 matrices, the larger first, `step` elements apart.
@@ -69,23 +93,18 @@ struct Planes {
   Planes turned() const { return {{first.data, first.column, first.row}, step, count}; }
 };
 
-inline void split_row(const float* x, int64_t n, int planes, uint16_t* to, int64_t step) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int count = static_cast<int>(least(n - i, kLanes));
-    const F32 value = load_some(x + i, count);
-    store_bf16_partial(to + i, value, count);
-    if (planes == 2) store_bf16_partial(to + step + i, value - load_bf16_partial(to + i, count), count);
+// x becomes its planes; what is left of it stays in x.
+inline void split_row(float* x, int64_t n, int planes, uint16_t* to, int64_t step) {
+  for (; planes > 1; --planes, to += step) {
+    const I32 half = broadcast_i32(0x8000), high = broadcast_i32(static_cast<int32_t>(0xffff0000));
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const int count = static_cast<int>(least(n - i, kLanes));
+      const F32 value = load_some(x + i, count), rounded = from_bits((bits(value) + half) & high);
+      store_partial(x + i, value - rounded, count);
+      store_bf16_partial(to + i, rounded, count);
+    }
   }
-}
-
-// Elements [begin, begin + n) of a row of any weight as floats.
-inline void load_row(const View& w, int64_t row, int64_t begin, int64_t n, float* to) {
-  const DTypeTraits* t = traits(w.dtype);
-  const char* from = w.as<char>() + row * (w.dim(-1) / t->block) * t->nbytes;
-  if (w.dtype == DType::f16 || w.dtype == DType::bf16)
-    load_carrier(w.dtype, from + 2 * begin, to, n);
-  else
-    decode_row(w.dtype, from, begin, n, to);
+  put_bf16(x, n, to);
 }
 
 // Rows [first, first + rows) of a matrix into planes of [.][k].
@@ -104,39 +123,29 @@ inline void split_rows(ThreadPool& pool, const View& from, int64_t first, int64_
   });
 }
 
-template <class F>
-auto with_bf16_engine(F&& f) {
 #ifdef TV_HAS_AMX
-  if (has_tiles()) return f.template operator()<TileEngine<uint16_t, float>>();
+using PlaneEngine = TileEngine<uint16_t, float>;
+#else
+using PlaneEngine = FloatEngine<AsBf16>;
 #endif
-  return f.template operator()<FloatEngine<AsBf16>>();
-}
 
-inline size_t planes_scratch(GemmShape s, int threads) {
-  return with_bf16_engine([&]<class Engine>() {
-    return gemm_scratch_of<Engine>(Engine::kTurned ? GemmShape{s.n, s.m, s.k} : s, threads);
-  });
-}
+// The engine holds columns of the product if it is one of tiles.
+inline GemmShape held_shape(GemmShape s) { return PlaneEngine::kTurned ? GemmShape{s.n, s.m, s.k} : s; }
 
-// C = A B, or C += A B, without the product of low planes.
-inline void planes_gemm(ThreadPool& pool, GemmShape s, const Planes& a, const Planes& b, GemmOut out,
+// C = A B, or C += A B, without the product of low planes. C's rows are contiguous.
+inline void planes_gemm(ThreadPool& pool, GemmShape s, Planes a, Planes b, float* c, int64_t ldc,
                         bool accumulate, void* scratch) {
+  GemmOut out = {DType::f32, c, ldc, 1, c, 1.0f, 0.0f};
+  if (PlaneEngine::kTurned) {
+    const Planes turned = a.turned();
+    a = b.turned(), b = turned, out.row = 1, out.column = ldc;
+  }
   for (int i = a.count - 1; i >= 0; --i)
     for (int j = i == 0 ? b.count - 1 : 0; j >= 0; --j, accumulate = true) {
-      const MatrixOf<uint16_t> x = a.plane(i), y = b.plane(j);
-      out.beta = accumulate ? 1.0f : 0.0f, out.c = out.data;
-      with_bf16_engine([&]<class Engine>() {
-        if constexpr (Engine::kTurned)
-          gemm_run<Engine>(pool, {s.n, s.m, s.k}, {y.data, y.column, y.row}, {x.data, x.column, x.row},
-                           {out.dtype, out.data, out.column, out.row, out.c, out.alpha, out.beta},
-                           pool.size(), scratch);
-        else
-          gemm_run<Engine>(pool, s, x, y, out, pool.size(), scratch);
-      });
+      out.beta = accumulate ? 1.0f : 0.0f;
+      gemm_run<PlaneEngine>(pool, held_shape(s), a.plane(i), b.plane(j), out, pool.size(), scratch);
     }
 }
-
-inline GemmOut f32_out(float* data, int64_t row) { return {DType::f32, data, row, 1, nullptr, 1.0f, 0.0f}; }
 
 // --- slabs -----------------------------------------------------------------------------------------------
 
@@ -153,7 +162,7 @@ struct Slabs {
 
   Slabs(const Call& c, const View& x_, const View& w_, bool backward)
       : call(c), x(x_), w(w_), n(x.shape[0]), v(w.shape[0]), k(x.shape[1]), block(least(n, kRows)) {
-    exact = x.dtype == DType::f32 && (w.dtype == DType::f32 || !has_tiles());
+    exact = !has_tiles() || (x.dtype == DType::f32 && w.dtype == DType::f32);
     x_planes = x.dtype == DType::bf16 ? 1 : 2;
     w_planes = w.dtype == DType::bf16 ? 1 : 2;
     const int64_t rows = block, words = least(v, kSlab);
@@ -166,7 +175,8 @@ struct Slabs {
     take(true, rows * kSlab, sizeof(float));
     weights_at = exact ? take(w.dtype != DType::f32, kSlab * k, sizeof(float))
                        : take(w.dtype != DType::bf16, w_planes * kSlab * k, 2);
-    x_at = take(!exact && x.dtype != DType::bf16, x_planes * n * k, 2);
+    x_at = exact ? take(x.dtype != DType::f32, n * k, sizeof(float))
+                 : take(x.dtype != DType::bf16, x_planes * n * k, 2);
     gradients_at = take(!exact && backward, x_planes * rows * kSlab, 2);
     dx_at = take(backward && x.dtype == DType::bf16, n * k, sizeof(float));
     dw_at = take(call.n_out == 2 && backward && x.dtype == DType::bf16, kSlab * k, sizeof(float));
@@ -174,7 +184,8 @@ struct Slabs {
     for (const GemmShape s :
          {GemmShape{rows, words, k}, GemmShape{rows, k, words}, GemmShape{words, k, rows}}) {
       const int threads = call.pool->size();
-      const size_t bytes = exact ? gemm_scratch(s, threads) : planes_scratch(s, threads);
+      const size_t bytes =
+          exact ? gemm_scratch(s, threads) : gemm_scratch_of<PlaneEngine>(held_shape(s), threads);
       if (bytes > for_gemm) for_gemm = bytes;
     }
     gemm_at = at;
@@ -191,7 +202,9 @@ struct Slabs {
   // Calls f(word, words) for each slab, once its words are ready.
   template <class F>
   void each_slab(F&& f) const {
-    if (!exact && x.dtype != DType::bf16)
+    if (exact && x.dtype != DType::f32)
+      load_rows(*call.pool, x, 0, n, part<float>(x_at));
+    else if (!exact && x.dtype != DType::bf16)
       split_rows(*call.pool, x, 0, n, x_planes, part<uint16_t>(x_at), n * k);
     for (int64_t word = 0; word < v; word += kSlab) {
       const int64_t words = least(v - word, kSlab);
@@ -203,13 +216,13 @@ struct Slabs {
   void ready(int64_t word, int64_t words) const {
     if (!exact && w.dtype != DType::bf16)
       return split_rows(*call.pool, w, word, words, w_planes, part<uint16_t>(weights_at), kSlab * k);
-    if (!exact || w.dtype == DType::f32) return;
-    call.pool->parallel_for(words, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) load_row(w, word + i, 0, k, part<float>(weights_at) + i * k);
-    });
+    if (exact && w.dtype != DType::f32) load_rows(*call.pool, w, word, words, part<float>(weights_at));
   }
   Matrix f32_words(int64_t word) const {
     return {w.dtype == DType::f32 ? w.as<float>() + word * k : part<float>(weights_at), k, 1};
+  }
+  const float* f32_tokens(int64_t row) const {
+    return (x.dtype == DType::f32 ? x.as<float>() : part<float>(x_at)) + row * k;
   }
   Planes words(int64_t word) const {
     const uint16_t* own = w.as<uint16_t>() + (w.dtype == DType::bf16 ? word * k : 0);
@@ -226,26 +239,24 @@ struct Slabs {
   void products(int64_t row, int64_t rows, int64_t word, int64_t count) const {
     const GemmShape s = {rows, count, k};
     if (!exact)
-      return planes_gemm(*call.pool, s, tokens(row), words(word).turned(), f32_out(logits(), kSlab), false,
+      return planes_gemm(*call.pool, s, tokens(row), words(word).turned(), logits(), kSlab, false,
                          for_gemm());
-    gemm(*call.pool, s, {x.as<float>() + row * k, k, 1}, {f32_words(word).data, 1, k}, logits(), kSlab, false,
+    gemm(*call.pool, s, {f32_tokens(row), k, 1}, {f32_words(word).data, 1, k}, logits(), kSlab, false,
          for_gemm());
   }
   // dx[row + i] += the gradients of logits . w
   void add_dx(int64_t row, int64_t rows, int64_t word, int64_t count, float* dx) const {
     const GemmShape s = {rows, k, count};
     if (!exact)
-      return planes_gemm(*call.pool, s, gradients(), words(word), f32_out(dx + row * k, k), word > 0,
-                         for_gemm());
+      return planes_gemm(*call.pool, s, gradients(), words(word), dx + row * k, k, word > 0, for_gemm());
     gemm(*call.pool, s, {logits(), kSlab, 1}, f32_words(word), dx + row * k, k, word > 0, for_gemm());
   }
   // dw[j] += the gradients of logits, turned, . x; dw is the slab's
   void add_dw(int64_t row, int64_t rows, int64_t count, float* dw) const {
     const GemmShape s = {count, k, rows};
     if (!exact)
-      return planes_gemm(*call.pool, s, gradients().turned(), tokens(row), f32_out(dw, k), row > 0,
-                         for_gemm());
-    gemm(*call.pool, s, {logits(), 1, kSlab}, {x.as<float>() + row * k, k, 1}, dw, k, row > 0, for_gemm());
+      return planes_gemm(*call.pool, s, gradients().turned(), tokens(row), dw, k, row > 0, for_gemm());
+    gemm(*call.pool, s, {logits(), 1, kSlab}, {f32_tokens(row), k, 1}, dw, k, row > 0, for_gemm());
   }
 };
 
@@ -375,8 +386,8 @@ inline void slab_gradient(const Call& call, const Slabs& s, int64_t row, int64_t
 }
 
 inline void put_bf16(ThreadPool& pool, const float* from, int64_t n, uint16_t* to) {
-  pool.parallel_for(
-      n, 65536, [&](int64_t begin, int64_t end) { split_row(from + begin, end - begin, 1, to + begin, 0); });
+  pool.parallel_for(n, 65536,
+                    [&](int64_t begin, int64_t end) { put_bf16(from + begin, end - begin, to + begin); });
 }
 
 inline void run_linear_gradient(const Call& call) {

@@ -106,9 +106,10 @@ inline void put_sums(const View& out, int64_t columns, int64_t token, int64_t co
 
 // By f32 multiply-adds: one chain for an element, d in order. A group of tokens is [depth][its width], a
 // piece [kWide / kPanel][depth][kPanel].
+template <int64_t kColumns>
 struct FloatPieces {
   static constexpr int64_t kGroup = FloatEngine<AsF32>::kHeld, kPanel = FloatEngine<AsF32>::kStreamed;
-  static constexpr int64_t kWide = 256, kSlab = 128;
+  static constexpr int64_t kWide = kColumns, kSlab = kColumns > 64 ? 128 : 256;
   static constexpr int64_t kPieceBytes = kSlab * kWide * int64_t{sizeof(float)};
   static constexpr int64_t kBehind = 128;  // what pack_across() spoils behind a group
   struct Session {};

@@ -157,10 +157,9 @@ _linear_input_grad = define(
         _sample((2, 3, 17), (17, 33)),
         _sample((1, 1), (1, 7), note="size 1"),
         _sample((0, 5), (5, 3), note="empty"),
-        *(
-            _sample((3, 9), (9, 2 * d.block), d)
-            for d in (dtypes.q4_0, dtypes.q4_1, dtypes.q8_0, dtypes.q4_k, dtypes.q6_k)
-        ),
+        *(_sample((3, 9), (9, 2 * d.block), d) for d in dtypes.PACKED),
+        _sample((2, 19, 40), (40, 96), dtypes.q4_1),
+        _sample((37, 70), (70, 45), note="several tiles"),
     ],
     tolerance=tolerance(2e-5) | PACKED,
     doc="g @ w, the gradient of linear in x, with a weight of any floating or packed dtype.",

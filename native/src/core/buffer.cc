@@ -70,6 +70,17 @@ Buffer::~Buffer() {
     std::free(data_);
 }
 
+void Buffer::drop(size_t from) {
+  if (data_ == nullptr || size_ < kMapped) return;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t first = (from + page - 1) / page * page;
+  if (first < size_) madvise(data() + first, size_ - first, MADV_DONTNEED);
+}
+
+void Slabs::trim() {
+  for (Slab& slab : slabs_) slab.memory.drop(slab.used);
+}
+
 char* Slabs::take(size_t size) {
   if (size == 0) return nullptr;
   const size_t whole = aligned_size(size);

@@ -33,6 +33,9 @@ class Buffer {
 
   char* data() const { return static_cast<char*>(data_); }
   size_t size() const { return size_; }
+  // Whole pages from byte `from` on leave memory, if it is mapped; they are zeros when they are touched
+  // again.
+  void drop(size_t from);
 
  private:
   void* data_ = nullptr;
@@ -43,6 +46,7 @@ class Buffer {
 class Slabs {
  public:
   char* take(size_t size);  // zeros, aligned to 64 bytes; throws Error{out_of_memory}; nullptr for size 0
+  void trim();              // what is not taken leaves memory: a large page reaches beyond what is used of it
 
  private:
   static constexpr size_t kSlab = size_t{32} << 20;  // costs nothing until it is touched

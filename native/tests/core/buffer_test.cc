@@ -42,6 +42,12 @@ int main() {
     CHECK(*end == 0);
     *end = 1;
   }
+  const char* const last = slabs.take(1);
+  slabs.trim();
+  CHECK(first[99] == 1 && big[(size_t{40} << 20) - 1] == 1 && after[(size_t{20} << 20) - 1] == 1 &&
+        *last == 0);
+  char* const more = slabs.take(size_t{8} << 20);  // of what was trimmed
+  more[(size_t{8} << 20) - 1] = 1;
   CHECK_THROWS(Status::out_of_memory, slabs.take(SIZE_MAX));
   return check_result();
 }

@@ -15,6 +15,7 @@
 #include "core/cpu.h"
 #include "kernels/arranged_row.h"
 #include "kernels/checks.h"
+#include "kernels/gemm_narrow.h"
 #include "kernels/linear_cut.h"
 #include "kernels/linear_dense.h"
 #include "kernels/linear_grad.h"
@@ -208,11 +209,25 @@ void run_together(const Call* calls, int n) {
     with_block(dtype, [&]<class Block>() { run_packed<Block>(calls, n); });
 }
 
+// A weight of few rows that comes as it is, as that of a LoRA.
+bool is_low(const Call& call) {
+  return call.in[0].dtype == DType::f32 && call.in[1].dtype == DType::f32 && call.n_in == 2 &&
+         call.prepared == nullptr && is_narrow(shape_of(call), call.in[1].dim(1), 1);
+}
+
+void run_low(const Call& call) {
+  const GemmShape s = shape_of(call);
+  const GemmOut out = {DType::f32, call.out[0].data, s.n, 1, nullptr, 1.0f, 0.0f};
+  narrow_gemm(*call.pool, s, {call.in[0].as<float>(), s.k, 1}, {call.in[1].as<float>(), 1, s.k}, out,
+              call.scratch);
+}
+
 void run_linear(const Call& call) {
-  if (call.out[0].size() != 0) run_together(&call, 1);
+  if (call.out[0].size() != 0) is_low(call) ? run_low(call) : run_together(&call, 1);
 }
 
 size_t scratch_linear(const Call& call) {
+  if (is_low(call)) return narrow_scratch(shape_of(call));
   const bool packed = is_packed(call.in[1].dtype);
   return (packed ? packed_cut(call, 1) : dense_cut(call)).scratch(call);
 }
@@ -272,10 +287,11 @@ void run_together_amx(const Call* calls, int n) {
 }
 
 void run_linear_amx(const Call& call) {
-  if (call.out[0].size() != 0) run_together_amx(&call, 1);
+  if (call.out[0].size() != 0) is_low(call) ? run_low(call) : run_together_amx(&call, 1);
 }
 
 size_t scratch_linear_amx(const Call& call) {
+  if (is_low(call)) return narrow_scratch(shape_of(call));
   const DType dtype = call.in[1].dtype;
   if (is_bf16_packed(call))
     return static_cast<size_t>(own_bytes(call, call.in[1])) +

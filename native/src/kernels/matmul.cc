@@ -3,16 +3,18 @@
 // not read c.
 //
 // dtypes        f32, f16, bf16, all alike, with sums in f32 that are rounded once; matmul also i8 -> i32,
-// exact
-//               modulo 2^32
-// max error     K * 2^-24 relative to sum |a| |b|, in practice its square root, then the rounding to the
-// dtype valid range   all floats, but with AMX bf16 numbers and sums under 2^-126 count as 0 The bits of an
-// element depend on its row of a, its column of b and K: how it is computed stands in kernels/gemm.h and in
-// the engines. Inputs are any dense layout the two flags describe; a sum of nothing is 0.
+//               exact modulo 2^32
+// max error     K * 2^-24 relative to sum |a| |b|, in practice its square root, then rounding to the dtype
+// valid range   all floats, but with AMX bf16 numbers and sums under 2^-126 count as 0
+//
+// The bits of an element depend on its row of a, its column of b and K: how it is computed stands in
+// kernels/gemm.h and in the engines. Inputs are any dense layout the two flags describe; a sum of nothing is
+// 0.
 #include "core/cpu.h"
 #include "kernels/checks.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_int.h"
+#include "kernels/gemm_narrow.h"
 #include "kernels/kernel.h"
 #include "kernels/loops.h"
 #ifdef TV_HAS_AMX
@@ -129,19 +131,35 @@ GemmShape held_shape(const Product& p) {
   return holds_a<Engine>(p) ? p.shape : GemmShape{p.shape.n, p.shape.m, p.shape.k};
 }
 
+bool is_narrow(const Call& call, const Product& p) {
+  return a_of(call).dtype == DType::f32 && p.batch == 1 && is_narrow(p.shape, p.a_row, p.a_column);
+}
+
 size_t scratch_matmul(const Call& call) {
   const Product p = product_of(call);
+  if (is_narrow(call, p)) return narrow_scratch(p.shape);
   const size_t copies = static_cast<size_t>(p.threads == 1 ? call.pool->size() : 1);
   return copies * with_engine(a_of(call).dtype, [&]<class Engine>() {
            return gemm_scratch_of<Engine>(held_shape<Engine>(p), p.threads);
          });
 }
 
+// Where product i goes.
+GemmOut out_of(const Call& call, const Product& p, int64_t i) {
+  const bool adds = call.n_in == 3;
+  const size_t at = static_cast<size_t>(i * p.shape.m * p.shape.n) * traits(call.out[0].dtype)->nbytes;
+  return {call.out[0].dtype,
+          call.out[0].as<char>() + at,
+          p.shape.n,
+          1,
+          adds ? call.in[0].as<char>() + at : nullptr,
+          adds ? static_cast<float>(call.attrs->f64("alpha")) : 1.0f,
+          adds ? static_cast<float>(call.attrs->f64("beta")) : 0.0f};
+}
+
 template <class Engine>
 void run_products(const Call& call, const Product& p) {
   using E = typename Engine::Element;
-  const bool adds = call.n_in == 3;
-  const size_t size = traits(call.out[0].dtype)->nbytes;
   const int64_t width = p.batch > 1 ? p.loops.inner() : 1;
   const auto one = [&](int64_t i, void* scratch) {
     MatrixOf<E> a = {a_of(call).as<E>(), p.a_row, p.a_column}, b = {b_of(call).as<E>(), p.b_row, p.b_column};
@@ -150,14 +168,7 @@ void run_products(const Call& call, const Product& p) {
       a.data += (c.offset[0] + i % width * p.loops.inner_stride(0)) * p.shape.m * p.shape.k;
       b.data += (c.offset[1] + i % width * p.loops.inner_stride(1)) * p.shape.n * p.shape.k;
     }
-    const size_t at = static_cast<size_t>(i * p.shape.m * p.shape.n) * size;
-    GemmOut out = {call.out[0].dtype,
-                   call.out[0].as<char>() + at,
-                   p.shape.n,
-                   1,
-                   adds ? call.in[0].as<char>() + at : nullptr,
-                   adds ? static_cast<float>(call.attrs->f64("alpha")) : 1.0f,
-                   adds ? static_cast<float>(call.attrs->f64("beta")) : 0.0f};
+    GemmOut out = out_of(call, p, i);
     if (!holds_a<Engine>(p)) {
       const MatrixOf<E> turned = {a.data, a.column, a.row};
       a = {b.data, b.column, b.row}, b = turned;
@@ -180,6 +191,9 @@ void run_products(const Call& call, const Product& p) {
 void run_matmul(const Call& call) {
   if (call.out[0].size() == 0) return;
   const Product p = product_of(call);
+  if (is_narrow(call, p))
+    return narrow_gemm(*call.pool, p.shape, {a_of(call).as<float>(), p.a_row, p.a_column},
+                       {b_of(call).as<float>(), p.b_row, p.b_column}, out_of(call, p, 0), call.scratch);
   with_engine(a_of(call).dtype, [&]<class Engine>() { run_products<Engine>(call, p); });
 }
 

@@ -437,6 +437,7 @@ int main() {
     equal_between_isas(isas, type.dtype);
   }
   for (const IsaTables& isa : isas) {
+    equal_bits(isa, tv::DType::f32, 11, 70);
     input_grad(isa, tv::DType::f32, tv::DType::q4_0, 530, 40, 64);
     input_grad(isa, tv::DType::bf16, tv::DType::bf16, 530, 40, 64);
     bf16_packed(isa, tv::DType::q8_0, 530, 40, 576);

@@ -213,10 +213,12 @@ int body() {
     products(kind, 17, 1, 1000);
     products(kind, 800, 40, 20);
     products(kind, 100, 130, 900);
+    products(kind, 300, 16, 70), products(kind, 131, 5, 33), products(kind, 64, 1, 9);
     products(kind, 2, 0, 3), products(kind, 0, 2, 3), products(kind, 2, 3, 0);
     rows_stand_alone(kind, 30, 2100, 500);
     rows_stand_alone(kind, 70, 90, 1400);
     rows_stand_alone(kind, 13, 70, 33);
+    rows_stand_alone(kind, 301, 16, 333), rows_stand_alone(kind, 77, 3, 50);  // few columns
     batch(kind, {2, 1}, {3}, {2, 3}, 5, 7, 9);
     batch(kind, {4}, {}, {4}, 3, 17, 5);
     batch(kind, {}, {4}, {4}, 3, 17, 5);
@@ -225,6 +227,7 @@ int body() {
     if (kind.in == DType::i8) continue;
     scaled_sums(kind, 5, 37, 50, true);
     scaled_sums(kind, 70, 37, 700, false);
+    scaled_sums(kind, 140, 13, 60, true);
     special_values(kind, 3, 40), special_values(kind, 80, 700);
   }
   refuses();

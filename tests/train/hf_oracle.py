@@ -17,7 +17,7 @@ from trivet import graph, models, ops, runtime
 from trivet.autograd import grad
 from trivet.graph import Graph
 from trivet.lora import Lora, initial
-from trivet.models.checkpoint import Checkpoint, open_checkpoint
+from trivet.models.checkpoint import Checkpoint, open_checkpoint, transposed
 from trivet.optim import AdamW
 from trivet.train.data import Batch, Example, pack
 from trivet.train.step import Method
@@ -44,14 +44,25 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+GPT2 = {
+    "vocab_size": VOCAB,
+    "n_embd": 32,
+    "n_inner": 56,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 128,
+    "initializer_range": 0.2,
+}
 FAMILIES = {
     "llama": ("Llama", SIZES),
     "llama-tied-bias": ("Llama", SIZES | {"tie_word_embeddings": True, "attention_bias": True}),
     "llama3-rope": ("Llama", SIZES | {"rope_parameters": LLAMA3, "num_key_value_heads": 1}),
     "mistral-window": ("Mistral", SIZES | {"sliding_window": 7}),
+    "gpt2": ("GPT2", GPT2),
 }
 #: GGUF's names of the blocks' matrices that peft adapts here
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ALL_OF_GPT2 = ["c_attn", "c_proj", "c_fc"]
 
 
 PLAIN = AdamW()
@@ -94,6 +105,7 @@ class Pair:
         for name, tensor in tensors.items():
             ours = self.module.hf_rename(name)
             array = tensor.detach().numpy().copy()
+            array = array.T if transposed(self.module, ours) else array
             out[ours] = self.module.hf_arrange(ours, array, self.checkpoint.metadata)
         return out
 
@@ -110,11 +122,12 @@ class Pair:
         return out
 
 
-def adapted(pair: Pair, settings: Lora, modules: Sequence[str] = ALL) -> tuple[Any, dict[str, np.ndarray]]:
+def adapted(pair: Pair, settings: Lora, modules: Sequence[str] = ()) -> tuple[Any, dict[str, np.ndarray]]:
     """Their model with peft's adapters, of which B is not zero, and the values of those."""
     import peft
 
     torch.manual_seed(11)
+    modules = modules or (ALL_OF_GPT2 if pair.checkpoint.architecture == "gpt2" else ALL)
     config = peft.LoraConfig(
         r=settings.rank, lora_alpha=settings.alpha, use_rslora=settings.rslora, target_modules=list(modules)
     )
@@ -130,7 +143,7 @@ def make(folder: Path, family: str) -> Pair:
     name, sizes = FAMILIES[family]
     torch.manual_seed(7)
     config = getattr(transformers, f"{name}Config")(**sizes, dtype="float32")
-    model = getattr(transformers, f"{name}ForCausalLM")._from_config(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for key, p in model.named_parameters():  # biases and norms start as 0 and 1: make them matter
             if p.ndim == 1 and not key.startswith("lm_head"):

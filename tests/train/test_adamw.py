@@ -50,7 +50,7 @@ def torch_run(model, batches):
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-@pytest.mark.parametrize("family", ["llama", "llama-tied-bias"])
+@pytest.mark.parametrize("family", ["llama", "llama-tied-bias", "gpt2"])
 def test_twenty_steps_follow_pytorch(family, kind, pairs):
     pair = pairs(family)
     settings = None if kind == "full" else Lora(4, 4.0)

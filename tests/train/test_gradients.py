@@ -65,7 +65,16 @@ def test_lora(family, kind, device, pairs):
     check(got, loss, pair.adapters(wanted), 1e-4)
 
 
-@pytest.mark.parametrize("family", ["llama", "llama-tied-bias"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_lora_of_gpt2(device, pairs):
+    pair, sequences = pairs("gpt2"), oracle.examples(2, *LENGTHS)
+    model, values = oracle.adapted(pair, Lora(4, 8.0))
+    loss, wanted = slopes(model, sequences)
+    got = oracle.run(pair.method(Lora(4, 8.0)), runtime.backend(device), values, sequences)
+    check(got, loss, pair.adapters(wanted), 1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-tied-bias", "gpt2"])
 def test_bfloat16_computes_the_same_to_its_precision(family, pairs):
     pair, sequences = pairs(family), oracle.examples(3, *LENGTHS)
     loss, wanted = slopes(pair.theirs, sequences)
@@ -75,7 +84,7 @@ def test_bfloat16_computes_the_same_to_its_precision(family, pairs):
 
 
 @pytest.mark.parametrize("kind", ["full", "lora", "dropout"])
-@pytest.mark.parametrize("family", ["llama-tied-bias", "mistral-window"])
+@pytest.mark.parametrize("family", ["llama-tied-bias", "mistral-window", "gpt2"])
 def test_finite_differences(family, kind, pairs):
     """Along a random direction of each tensor, in float64; dropout with its masks held."""
     pair, rng = pairs(family), np.random.default_rng(4)

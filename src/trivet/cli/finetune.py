@@ -37,6 +37,7 @@ from trivet.cli.training_options import (
     StepsOption,
     TargetOption,
     TokensOption,
+    TrackOption,
     TrainOnOption,
     TunedArgument,
     ValidationOption,
@@ -46,7 +47,7 @@ from trivet.cli.training_options import (
 from trivet.errors import InputError
 
 #: options that are no settings of the run
-APART = ("resume", "config", "dry_run", "device", "threads", "as_json")
+APART = ("resume", "config", "track", "dry_run", "device", "threads", "as_json")
 EXAMPLE = "trivet finetune smollm2-135m orders.jsonl --out orders --epochs 3"
 
 
@@ -85,6 +86,7 @@ def finetune(
     keep: KeepOption = None,
     seed: SeedOption = None,
     skip_refused: SkipRefusedOption = None,
+    track: TrackOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
@@ -94,9 +96,11 @@ def finetune(
         _dry(session, as_json)
         return
     from trivet.cli.training import watching
+    from trivet.train.track import tracker
 
+    trackers = [tracker(name, session.folder) for name in track or []]
     with watching(as_json) as watch:
-        run = session.run(watch)
+        run = session.run([watch, *trackers])
     _report(run, session, as_json)
 
 

@@ -57,6 +57,9 @@ SeedOption = Annotated[int | None, typer.Option(help="Of the order of examples a
 SkipRefusedOption = Annotated[
     bool | None, typer.Option("--skip-refused", help="Go on without rows that cannot be used.")
 ]
+TrackOption = Annotated[
+    list[str] | None, typer.Option(help="Write to tensorboard or trackio, too. Repeatable.")
+]
 
 
 def given(options: Mapping[str, Any], apart: Collection[str] = ()) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-# make demo   set everything up and talk to a real model
+# make demo   set everything up, tune a real model and show it before and after
 # make test   set everything up and run the tests (test-all: the slow ones too)
 # make check  format, lint, types, layers, sizes, generated files, exported symbols
 # make bench  measure the speed claims beside their peers (make bench-peers installs those)
@@ -10,14 +10,13 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 BUILD := build/native
 CMAKE := PATH="$(abspath $(BIN)):$$PATH" cmake
 SOURCES := $(shell find src native CMakeLists.txt pyproject.toml -type f -not -name '*.pyc' -not -path '*/tests/*')
-CLAIMS := inference start threads gemm linear attention
+CLAIMS := inference start threads gemm linear attention training
 NATIVE_TESTS := $(shell find native -type f)
 
 .PHONY: demo test test-all check bench bench-peers build clean
 
 demo: $(VENV)/.model
-	@$(BIN)/trivet run smollm2-135m "What is the capital of France?" --temperature 0
-	@echo; echo "Next: $(BIN)/trivet chat smollm2-135m"
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/orders/demo.py smollm2-135m build/demo
 
 test: $(VENV)/.test $(BUILD)/.built
 	ctest --test-dir $(BUILD) --output-on-failure

@@ -69,7 +69,9 @@ def test_pages_name_what_exists(page):
 
 @pytest.mark.model
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "add-a-model.md"], ids=lambda page: page.name)
-def test_code_in_pages_runs(page, capsys):
+def test_code_in_pages_runs(page, capsys, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)  # pages may write
     names = {}
     for code in blocks(page, "python"):
         exec(compile(code, page.name, "exec"), names)

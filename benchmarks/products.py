@@ -51,16 +51,18 @@ class Case:
         return 1 + MEMORY // (BYTES[self.kind] * self.k * self.n) if self.m <= FEW else 2
 
     def operands(self) -> tuple[Any, Any]:
-        """a and b as arrays; bf16 as uint16."""
+        """a and b as arrays that begin with a cache line; bf16 as uint16."""
         draw = np.random.default_rng(1)
         shapes = ((self.m, self.k), (self.k, self.n) if self.op == "matmul" else (self.n, self.k))
         if self.kind == "i8":
             a, b = (draw.integers(-128, 128, shape, np.int8) for shape in shapes)
-            return a, b
+            return common.aligned(a), common.aligned(b)
         a, b = (draw.standard_normal(shape, np.float32) for shape in shapes)
         if self.kind == "bf16":
             a, b = (((x.view(np.uint32) + 0x8000) >> 16).astype(np.uint16) for x in (a, b))
-        return (a, b) if self.kind != "f16" else (a.astype(np.float16), b.astype(np.float16))
+        if self.kind == "f16":
+            a, b = a.astype(np.float16), b.astype(np.float16)
+        return common.aligned(a), common.aligned(b)
 
 
 def trivet(case: Case, a: Any, bs: list[Any]) -> list[Work]:
@@ -96,7 +98,7 @@ def torch(case: Case, a: Any, bs: list[Any]) -> list[Work]:
 
 
 def numpy(case: Case, a: Any, bs: list[Any]) -> list[Work]:
-    c = np.empty((case.m, case.n), np.float32)
+    c = common.aligned(np.empty((case.m, case.n), np.float32))
     return [partial(np.matmul, a, b if case.op == "matmul" else b.T, out=c) for b in bs]
 
 
@@ -117,7 +119,8 @@ class Contestant:
         if case != self.case:
             self.works = []
             a, b = case.operands()
-            self.case, self.works = case, self.make(case, a, [b, *(b.copy() for _ in range(case.copies - 1))])
+            bs = [b, *(common.aligned(b) for _ in range(case.copies - 1))]
+            self.case, self.works = case, self.make(case, a, bs)
         return common.timed(self.works, float(seconds))
 
 

@@ -8,6 +8,8 @@
 // Max error of floats: K * 2^-24 relative to sum |a| |b|, in practice its square root, before rounding to C.
 #pragma once
 
+#include <utility>
+
 #include "core/thread_pool.h"
 #include "core/view.h"
 #include "kernels/gemm_tile.h"
@@ -150,9 +152,13 @@ struct GemmRoom {
   }
 };
 
+constexpr int64_t kManyRows = 96;  // of A, from which on columns of B are held instead
+
 // Bytes of scratch that gemm_run() needs; a multiple of 64.
 template <class Engine>
 static inline size_t gemm_scratch_of(GemmShape s, int threads) {
+  if constexpr (requires { typename Engine::Turned; })
+    if (s.m >= kManyRows) return gemm_scratch_of<typename Engine::Turned>({s.n, s.m, s.k}, threads);
   return static_cast<size_t>(GemmRoom<Engine>(gemm_cut<Engine>(s, threads)).end * threads);
 }
 
@@ -163,7 +169,7 @@ struct GemmBlock {
 
   GemmShape shape;
   GemmCut cut;
-  MatrixOf<Element> a;
+  typename Engine::Left a;
   typename Engine::Right b;
   const GemmOut& out;
 
@@ -239,11 +245,12 @@ struct GemmBlock {
       const int rows = static_cast<int>(least(m - i, Engine::kHeld)), width = Engine::held_width(rows, m);
       Sum* tile = reinterpret_cast<Sum*>(sums);
       const bool last = p + k == shape.k;
-      if (cut.few || cut.runs > 1)  // the sums of the next tile come from far
+      const bool direct = last && plain() && rows == Engine::kHeld && columns == Engine::kStreamed;
+      if (!Engine::kFetches && (cut.few || cut.runs > 1))  // the sums of the next tile come from far
         for (int64_t at = 0; at < GemmRoom<Engine>::kTile; at += 64)
           __builtin_prefetch(sums + GemmRoom<Engine>::kTile + at, 1);
-      if (last) fetch_out(i0 + i, j, rows, columns);
-      if (last && plain() && rows == Engine::kHeld && columns == Engine::kStreamed) {
+      if (last && !(direct && Engine::kFetches)) fetch_out(i0 + i, j, rows, columns);
+      if (direct) {
         Sum* to = static_cast<Sum*>(out.data) + (i0 + i) * out.row + j * out.column;
         Engine::multiply(width, streamed, padded, panels, p == 0 ? nullptr : tile, to,
                          Engine::kTurned ? out.column : out.row);
@@ -272,17 +279,23 @@ struct GemmBlock {
   }
   void put(int64_t i, int64_t j, const Sum* tile, int rows, int columns) const {
     if constexpr (Engine::kTurned)
-      put_tile({out.dtype, out.data, out.column, out.row, out.c, out.alpha, out.beta}, j, i, tile,
-               Engine::kStep, columns, rows);
+      put_tile({out.dtype, out.data, out.column, out.row, out.c, out.alpha, out.beta, out.one_row}, j, i,
+               tile, Engine::kStep, columns, rows);
     else
       put_tile(out, i, j, tile, Engine::kStep, rows, columns);
   }
 };
 
 template <class Engine>
-static void gemm_run(ThreadPool& pool, GemmShape s, MatrixOf<typename Engine::Element> a,
-                     typename Engine::Right b, const GemmOut& out, int threads, void* scratch) {
+static void gemm_run(ThreadPool& pool, GemmShape s, typename Engine::Left a, typename Engine::Right b,
+                     GemmOut out, int threads, void* scratch) {
   if (s.m == 0 || s.n == 0) return;
+  if constexpr (requires { typename Engine::Turned; })
+    if (s.m >= kManyRows) {
+      std::swap(out.row, out.column);
+      return gemm_run<typename Engine::Turned>(pool, {s.n, s.m, s.k}, b.turned(), a.turned(), out, threads,
+                                               scratch);
+    }
   const GemmCut cut = gemm_cut<Engine>(s, threads);
   const GemmBlock<Engine> block = {s, cut, a, b, out};
   const auto make = [&](int64_t begin, int64_t end, void* memory) {

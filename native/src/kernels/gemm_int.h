@@ -69,6 +69,7 @@ static void multiply_ints(int64_t groups, const int32_t* a, int step, const int3
 
 struct IntEngine {
   using Element = int8_t;
+  using Left = MatrixOf<int8_t>;
   using Right = MatrixOf<int8_t>;
   using Sum = int32_t;
   struct Session {
@@ -81,6 +82,7 @@ struct IntEngine {
   static constexpr int64_t kFewRows = 12;
   static constexpr bool kTurned = false;
   static constexpr int kAlong = 0;  // see gemm_tile.h
+  static constexpr bool kFetches = false;
   static constexpr int kStep = kStreamed;
 
   static int held_width(int64_t rows, int64_t) { return rows <= 1 ? 1 : rows <= 4 ? 4 : kHeld; }

@@ -17,6 +17,7 @@ struct MatrixOf {
   int64_t row;
   int64_t column;
   MatrixOf from(int64_t i, int64_t j) const { return {data + i * row + j * column, row, column}; }
+  MatrixOf turned() const { return {data, column, row}; }
 };
 
 static constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

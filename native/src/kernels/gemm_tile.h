@@ -14,8 +14,9 @@ struct FloatColumns {
 };
 
 // kRows by kColumns sums (+)= a panel of A (kRows values a step) times columns of B, each sum one chain of
-// fused multiply-adds over k in order. The sums begin with `from`, or with 0.
-template <int kRows, int kColumns>
+// fused multiply-adds over k in order. The sums begin with `from`, or with 0. kFetch: B comes from the second
+// cache.
+template <int kRows, int kColumns, bool kFetch>
 static void multiply_floats(int64_t k, const float* a, FloatColumns b, const float* from, float* to,
                             int64_t to_step) {
   constexpr int kVectors = kColumns / kLanes;
@@ -24,7 +25,9 @@ static void multiply_floats(int64_t k, const float* a, FloatColumns b, const flo
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sum[r][v] = from ? load(from + r * kColumns + v * kLanes) : zero();
-  for (int64_t p = 0; p < k; ++p, a += kRows, b.at += b.step) {
+  const auto add = [&] {
+    if constexpr (kFetch)
+      for (int i = 0; i < kColumns; i += 16) __builtin_prefetch(b.at + 16 * kColumns + i);
     F32 lanes[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) lanes[v] = load(b.at + v * b.strip);
@@ -34,7 +37,19 @@ static void multiply_floats(int64_t k, const float* a, FloatColumns b, const flo
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) sum[r][v] = fma(value, lanes[v], sum[r][v]);
     }
+    a += kRows, b.at += b.step;
+  };
+  // A few lines at a time: more of them would hold up what is read now.
+  const int64_t first = k < kRows ? k : kRows;
+  const float* ahead = from + kRows * kColumns;
+  for (int64_t p = 0; p < first; ++p) {
+    for (int i = 0; i < kColumns; i += 16) {
+      __builtin_prefetch(to + p * to_step + i, 1);
+      if (from != nullptr) __builtin_prefetch(ahead + p * kColumns + i, 1);
+    }
+    add();
   }
+  for (int64_t p = first; p < k; ++p) add();
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
@@ -119,9 +134,14 @@ static void multiply_along(int64_t k, const float* a, const typename As::Element
   for (; p < k; ++p) take.template operator()<1>(p);
 }
 
+template <class As, class AsB>
+struct FloatColumnsEngine;
+
 // An engine: what gemm_run() needs to know of a kind of product. This one widens its elements to f32.
 template <class As, class AsB = As>
 struct FloatEngine {
+  using Turned = FloatColumnsEngine<As, AsB>;   // for many rows
+  using Left = MatrixOf<typename As::Element>;  // A
   using Element = typename As::Element;
   using ElementB = typename AsB::Element;
   using Right = MatrixOf<ElementB>;  // B
@@ -139,13 +159,9 @@ struct FloatEngine {
   static constexpr int kStreamed = 2 * kLanes;  // columns of a tile
   static constexpr int kDepth = 1;              // k is padded to a multiple of this
   static constexpr int64_t kShare = 64;         // k of all panels that are packed before the next k
-  // A panel of B stays in the first cache with one of A, a block of A in the second. Its sums do not, but are
-  // fetched ahead.
-#if defined(TV_ISA_AVX512)
-  static constexpr int64_t kBlockK = 192, kBlockRows = 1152, kBlockColumns = 2048;
-#else
-  static constexpr int64_t kBlockK = 256, kBlockRows = 384, kBlockColumns = 1024;
-#endif
+  static constexpr int64_t kBlockK = 256;       // a panel of B stays in the first cache
+  static constexpr int64_t kBlockRows = 384;    // a block of A stays in the second
+  static constexpr int64_t kBlockColumns = 1024;
   static constexpr int64_t kFewRows = 12;  // up to here they are held for all k
   static constexpr bool kTurned = false;   // sums are [held][streamed]
   static constexpr int kStep = kStreamed;  // of a row of sums
@@ -163,10 +179,9 @@ struct FloatEngine {
   }
   // What multiply() wants of B: a panel, or, for the fewest rows, columns where they are.
   struct Streamed {
-    const float* panel;  // vector v of step p stands at panel[p * step + v * strip]
+    const float* panel;
     const ElementB* lanes;
     int64_t across;
-    int64_t step = kStreamed, strip = kLanes;
     const ElementB* next = nullptr;  // what comes after it, where columns are read where they are
   };
   static Streamed stream(Right b, int columns, int64_t k, int64_t held, void* panel) {
@@ -179,6 +194,7 @@ struct FloatEngine {
 
   // Up to so many rows of A meet rows of B that are contiguous where these are.
   static constexpr int kAlong = 4;
+  static constexpr bool kFetches = true;  // sums, where they go, and those of the next tile
   static void multiply_where(int width, Right b, int64_t k, const void* a, int64_t columns, float* sums,
                              int64_t step) {
     const auto* x = static_cast<const float*>(a);
@@ -197,18 +213,67 @@ struct FloatEngine {
       if (width == 2) return multiply_across<AsB, 2>(k, x, lanes, across, next, from, to, step);
       return multiply_across<AsB, 4>(k, x, lanes, across, next, from, to, step);
     }
-    const FloatColumns b = {streamed.panel, streamed.step, streamed.strip};
+    multiply_panels<false>(width, x, {streamed.panel, kStreamed, kLanes}, k, from, to, step);
+  }
+
+  template <bool kFetch>
+  static void multiply_panels(int width, const float* x, FloatColumns b, int64_t k, const float* from,
+                              float* to, int64_t step) {
     switch (width) {
-      case 1: return multiply_floats<1, kStreamed>(k, x, b, from, to, step);
-      case 2: return multiply_floats<2, kStreamed>(k, x, b, from, to, step);
-      case kHeld: return multiply_floats<kHeld, kStreamed>(k, x, b, from, to, step);
+      case 1: return multiply_floats<1, kStreamed, kFetch>(k, x, b, from, to, step);
+      case 2: return multiply_floats<2, kStreamed, kFetch>(k, x, b, from, to, step);
+      case kHeld: return multiply_floats<kHeld, kStreamed, kFetch>(k, x, b, from, to, step);
 #if !defined(TV_ISA_SCALAR)
-      case 4: return multiply_floats<4, kStreamed>(k, x, b, from, to, step);
+      case 4: return multiply_floats<4, kStreamed, kFetch>(k, x, b, from, to, step);
 #endif
 #if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
-      case 8: return multiply_floats<8, kStreamed>(k, x, b, from, to, step);
+      case 8: return multiply_floats<8, kStreamed, kFetch>(k, x, b, from, to, step);
 #endif
     }
+  }
+};
+
+// The same for many rows: columns of B are held, and read straight through from the second cache, again and
+// again, while a panel of A stays in the first.
+template <class As, class AsB>
+struct FloatColumnsEngine {
+  using Element = typename AsB::Element;
+  using Left = MatrixOf<Element>;
+  using Right = MatrixOf<typename As::Element>;
+  using Sum = float;
+  using Rows = FloatEngine<As, AsB>;
+  using Session = typename Rows::Session;
+  static constexpr int kHeld = Rows::kStreamed, kStreamed = Rows::kHeld, kDepth = 1;
+  static constexpr int64_t kShare = Rows::kShare;
+#if defined(TV_ISA_AVX512)
+  static constexpr int64_t kBlockK = 576, kBlockRows = 512, kBlockColumns = 2040;
+#else
+  static constexpr int64_t kBlockK = 256, kBlockRows = 256, kBlockColumns = 1020;
+#endif
+  static constexpr int64_t kFewRows = 0;
+  static constexpr bool kTurned = true;
+  static constexpr int kAlong = 0, kStep = kHeld;
+  static constexpr bool kFetches = true;  // multiply() does
+
+  static int held_width(int64_t, int64_t) { return kHeld; }
+  static constexpr int64_t panel_bytes(int width, int64_t k) { return width * k * 4; }
+
+  static void pack_held(Left b, int columns, int width, int64_t k, void* panel) {
+    pack_floats<AsB>(b.data, b.column, b.row, k, columns, width, static_cast<float*>(panel));
+  }
+  struct Streamed {
+    const float* panel;
+    int width;
+  };
+  static Streamed stream(Right a, int rows, int64_t k, int64_t, void* panel) {
+    const int width = Rows::held_width(rows, rows);
+    pack_floats<As>(a.data, a.row, a.column, k, rows, width, static_cast<float*>(panel));
+    return {static_cast<float*>(panel), width};
+  }
+  static void multiply(int, Streamed rows, int64_t k, const void* columns, const float* from, float* to,
+                       int64_t step) {
+    const FloatColumns b = {static_cast<const float*>(columns), kHeld, kLanes};
+    Rows::template multiply_panels<true>(rows.width, rows.panel, b, k, from, to, step);
   }
 };
 

@@ -10,33 +10,27 @@ namespace {
 
 constexpr int64_t kManyTokens = 128;  // from here on the panels pay
 
-// An arranged weight [n, k], strips of 16 rows as [k][16], as B.
+// An arranged weight [n, k]: strips of 16 rows as [k][16].
 template <class E>
 struct StripsOf {
   const E* data;
   int64_t k;
-  StripsOf from(int64_t p, int64_t j) const {
-    return {data + (j / kDenseStrip * k + p) * kDenseStrip + j % kDenseStrip, k};
+  static constexpr int64_t row = 0;  // rows do not stand side by side
+  StripsOf from(int64_t i, int64_t p) const {
+    return {data + (i / kDenseStrip * k + p) * kDenseStrip + i % kDenseStrip, k};
   }
 };
 
 template <class AsX, class AsW>
-struct StripEngine : FloatEngine<AsX, AsW> {
-  using Base = FloatEngine<AsX, AsW>;
-  using Right = StripsOf<typename AsW::Element>;
-  static constexpr int kAlong = 0;
+struct StripEngine : FloatColumnsEngine<AsX, AsW> {
+  using Left = StripsOf<typename AsW::Element>;
 
-  static typename Base::Streamed stream(Right b, int columns, int64_t k, int64_t, void* panel) {
+  static void pack_held(Left w, int rows, int width, int64_t k, void* panel) {
     // A vector may be a strip; there may be no other.
-    const int64_t strip = kLanes < kDenseStrip ? kLanes : columns > kDenseStrip ? b.k * kDenseStrip : 0;
-    if constexpr (sizeof(*b.data) == 4) {
-      return {b.data, nullptr, 0, kDenseStrip, strip};
-    } else {
-      auto* to = static_cast<float*>(panel);
-      for (int64_t p = 0; p < k; ++p, b.data += kDenseStrip, to += Base::kStreamed)
-        for (int v = 0; v < 2; ++v) store(to + v * kLanes, AsW::load(b.data + v * strip));
-      return {static_cast<float*>(panel), nullptr, 0};
-    }
+    const int64_t strip = kLanes < kDenseStrip ? kLanes : rows > kDenseStrip ? w.k * kDenseStrip : 0;
+    auto* to = static_cast<float*>(panel);
+    for (int64_t p = 0; p < k; ++p, w.data += kDenseStrip, to += width)
+      for (int v = 0; v < 2; ++v) store(to + v * kLanes, AsW::load(w.data + v * strip));
   }
 };
 
@@ -49,17 +43,11 @@ auto with_floats(DType dtype, F&& f) {
   }
 }
 
-// Calls f.template operator()<Engine>(b) with the weight, arranged or as it came.
+// Calls f.template operator()<AsX, AsW>().
 template <class F>
-auto with_weight(const Call& call, F&& f) {
-  const int64_t k = call.in[1].dim(1);
+auto with_types(const Call& call, F&& f) {
   return with_floats(call.in[0].dtype, [&]<class AsX>() {
-    return with_floats(call.in[1].dtype, [&]<class AsW>() {
-      using E = typename AsW::Element;
-      if (call.prepared)
-        return f.template operator()<StripEngine<AsX, AsW>>({static_cast<const E*>(call.prepared), k});
-      return f.template operator()<FloatEngine<AsX, AsW>>({call.in[1].as<E>(), 1, k});
-    });
+    return with_floats(call.in[1].dtype, [&]<class AsW>() { return f.template operator()<AsX, AsW>(); });
   });
 }
 
@@ -68,18 +56,26 @@ inline GemmShape shape_of(const Call& call) {
 }
 
 inline size_t many_scratch(const Call& call) {
-  return with_weight(call, [&]<class Engine>(typename Engine::Right) {
-    return gemm_scratch_of<Engine>(shape_of(call), call.pool->size());
+  const GemmShape s = shape_of(call);
+  return with_types(call, [&]<class AsX, class AsW>() {
+    return gemm_scratch_of<FloatColumnsEngine<AsX, AsW>>({s.n, s.m, s.k}, call.pool->size());
   });
 }
 
 inline void run_many(const Call& call) {
-  const GemmShape s = shape_of(call);
+  const GemmShape s = shape_of(call), turned = {s.n, s.m, s.k};
+  const int threads = call.pool->size();
   const void* bias = call.n_in == 3 ? call.in[2].data : nullptr;
-  const GemmOut out = {call.out[0].dtype, call.out[0].data, s.n, 1, bias, 1.0f, bias ? 1.0f : 0.0f, true};
-  with_weight(call, [&]<class Engine>(typename Engine::Right b) {
-    using X = typename Engine::Element;
-    gemm_run<Engine>(*call.pool, s, {call.in[0].as<X>(), s.k, 1}, b, out, call.pool->size(), call.scratch);
+  const GemmOut out = {call.out[0].dtype, call.out[0].data, 1, s.n, bias, 1.0f, bias ? 1.0f : 0.0f, true};
+  with_types(call, [&]<class AsX, class AsW>() {
+    using E = typename AsW::Element;
+    const MatrixOf<typename AsX::Element> x = {call.in[0].as<typename AsX::Element>(), 1, s.k};
+    if (call.prepared)
+      gemm_run<StripEngine<AsX, AsW>>(*call.pool, turned, {static_cast<const E*>(call.prepared), s.k}, x, out,
+                                      threads, call.scratch);
+    else
+      gemm_run<FloatColumnsEngine<AsX, AsW>>(*call.pool, turned, {call.in[1].as<E>(), s.k, 1}, x, out,
+                                             threads, call.scratch);
   });
 }
 

@@ -6,10 +6,10 @@
 //
 // Tokens stand in groups of up to 16, as [group][k / 32][plane][token][32] bf16; weights in pairs of strips
 // of 16 rows, as [k / 32][2][1024 bytes] with 16 rows side by side: bf16 as tiles want it, [k / 2][16][2],
-// f16 as [k][16]. Both are padded with zeros. bf16 tokens whose k divides by 32 are tiles where they stand,
-// but for the last few. Each plane of a token has a sum of its own, which begins at zero, takes the blocks of
-// 32 k in order and in a block the planes of w from the last to the first; the sums of the planes are added
-// in the end. That is the same for any number of tokens, and so are the bits.
+// f16 as [k][16]. Both are padded with zeros. bf16 tokens that are whole cache lines are tiles where they
+// stand, but for the last few. Each plane of a token has a sum of its own, which begins at zero, takes the
+// blocks of 32 k in order and in a block the planes of w from the last to the first; the sums of the planes
+// are added in the end. That is the same for any number of tokens, and so are the bits.
 #pragma once
 
 #include "kernels/linear_cut.h"
@@ -268,7 +268,8 @@ inline TokenTiles first_tokens(const Call& call) {
   if (held > tokens) held = tokens;
   const bool few = tokens * planes <= kGroupRows;
   const int64_t rows = held < 1 ? 1 : few ? held : kGroupRows;
-  const bool standing = !few && x.dtype == DType::bf16 && x.dim(-1) % kDepth == 0;
+  const bool lines = reinterpret_cast<uintptr_t>(x.data) % 64 == 0 && x.dim(-1) % kDepth == 0;
+  const bool standing = !few && x.dtype == DType::bf16 && lines;
   return {0, held, rows, blocks, planes, few, standing, static_cast<uint8_t*>(call.scratch)};
 }
 

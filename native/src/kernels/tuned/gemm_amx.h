@@ -114,6 +114,7 @@ static inline void multiply_tiles(int64_t tiles, RowTiles x, const char* y, int6
 template <class E, class SumType>
 struct TileEngine {
   using Element = E;
+  using Left = MatrixOf<E>;
   using Right = MatrixOf<E>;
   using Sum = SumType;
   using Session = GemmTiles;
@@ -126,6 +127,7 @@ struct TileEngine {
   static constexpr int64_t kFewRows = 64;
   static constexpr bool kTurned = true;
   static constexpr int kAlong = 0;  // see gemm_tile.h
+  static constexpr bool kFetches = false;
   static constexpr int kStep = kHeld;
 
   // A block of fewer than 17 columns has a tile of as many.

@@ -3,7 +3,9 @@
 Reads tasks from standard input, a line each, "prefill TOKENS" or "decode TOKENS DEPTH", and answers with the
 seconds it took.
 
-    python benchmarks/engines.py trivet|llama.cpp FILE THREADS
+    python benchmarks/engines.py trivet|llama.cpp FILE THREADS [f16|q8_0]
+
+The last is what keys and values are kept in: f16, which both take by default.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import common
+if TYPE_CHECKING:
+    from common import Worker
 
 CONTEXT = 2048
 VOCAB = 49152
@@ -26,10 +28,10 @@ def ids(count: int) -> list[int]:
 
 
 class Trivet:
-    def __init__(self, path: str, threads: int) -> None:
+    def __init__(self, path: str, threads: int, kv: str) -> None:
         from trivet.generate.model import load
 
-        self.model = load(path, "cpu", context=CONTEXT, threads=threads)
+        self.model = load(path, "cpu", context=CONTEXT, threads=threads, kv=kv)
 
     def clear(self) -> None:
         self.session = self.model.session()
@@ -42,7 +44,7 @@ class Trivet:
 class LlamaCpp:
     """Through its C interface, with flash attention, which is its faster way on a CPU."""
 
-    def __init__(self, path: str, threads: int) -> None:
+    def __init__(self, path: str, threads: int, kv: str) -> None:
         import llama_cpp
 
         self.api: Any = llama_cpp
@@ -54,6 +56,7 @@ class LlamaCpp:
         options = llama_cpp.llama_context_default_params()
         options.n_ctx, options.n_batch, options.n_ubatch = CONTEXT, 512, 512
         options.n_threads = options.n_threads_batch = threads
+        options.type_k = options.type_v = {"f16": 1, "q8_0": 8}[kv]
         options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         self.context = llama_cpp.llama_init_from_model(model, options)
 
@@ -86,14 +89,15 @@ def seconds(engine: Any, task: str) -> float:
     return time.perf_counter() - began
 
 
-class Worker(common.Worker):
+def spawn(engine: str, path: Path, threads: int) -> Worker:
     """The other side: an engine's process, to give tasks to."""
+    from common import Worker  # here: an engine's own process, whose memory is measured, needs none of it
 
-    def __init__(self, engine: str, path: Path, threads: int) -> None:
-        super().__init__(__file__, engine, str(path), str(threads))
+    return Worker(__file__, engine, str(path), str(threads))
 
 
 if __name__ == "__main__":
-    name, path, threads = sys.argv[1:]
-    opened = ENGINES[name](path, int(threads))
-    common.serve(partial(seconds, opened))
+    name, path, threads, kv = (*sys.argv[1:], "f16")[:4]
+    opened = ENGINES[name](path, int(threads), kv)
+    for task in sys.stdin:
+        print(seconds(opened, task.strip()), flush=True)

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from common import in_turn, machine, ratio, spread, write
-from engines import ENGINES, Worker
+from engines import ENGINES, spawn
 from files import TYPES, file
 
 # Names and what to tell an engine. Rates are tokens over seconds.
@@ -24,7 +24,7 @@ TASKS = {"prefill 512": "prefill 512", "decode 128": "decode 128 0", "decode 64 
 
 def compare(kind: str, threads: int, rounds: int, tasks: list[str]) -> list[dict[str, Any]]:
     """Every task on one file with so many threads: tokens per second of each engine, round by round."""
-    workers = {name: Worker(name, file(kind), threads) for name in ENGINES}
+    workers = {name: spawn(name, file(kind), threads) for name in ENGINES}
     cases = []
     for task in tasks:
         tokens = int(task.split()[1])

@@ -87,12 +87,13 @@ def start() -> str:
         (
             engine,
             f"{spread(seconds)} s",
-            f"{(found['memory']['peak_bytes'][engine] - size) / 1e6:.0f} MB",
+            *(f"{(peaks[engine] - size) / 1e6:.0f} MB" for peaks in found["memory"]["peak_bytes"].values()),
             f"{100 * found['idle'][engine]:.1f} %",
         )
         for engine, seconds in found["start"]["seconds"].items()
     ]
-    head = ("engine", "process start to first token", "peak memory beyond the file", "a processor, when idle")
+    kinds = (f"peak memory beyond the file, KV in {kv}" for kv in found["memory"]["peak_bytes"])
+    head = ("engine", "process start to first token", *kinds, "a processor, when idle")
     return f"""
 ## Start, memory, idling
 

@@ -1,8 +1,8 @@
 """Claim: from a cold process to the first token, and peak memory with a full context, beside llama.cpp.
 
 Every run is a process of its own; files are in the page cache. "start": the interpreter starts, the library
-is imported, the file opened, one token fed. "memory": 2,000 tokens are fed and 8 replied. "idle": processor
-time that a loaded engine uses while nobody asks for anything.
+is imported, the file opened, one token fed. "memory": 2,000 tokens are fed and 8 replied, with keys and
+values in f16 and in q8_0. "idle": processor time that a loaded engine uses while nobody asks for anything.
 
     python benchmarks/start.py
 """
@@ -20,16 +20,18 @@ from statistics import median
 from typing import Any
 
 from common import in_turn, machine, ratio, spread, write
-from engines import ENGINES, Worker
+from engines import ENGINES, spawn
 from files import TYPES, file
 
+KV_TYPES = ("f16", "q8_0")
+FULL = "decode 8 2000"
 SCRIPT = Path(__file__).parent / "engines.py"
 
 
-def run(engine: str, path: Path, threads: int, task: str) -> tuple[float, int]:
+def run(engine: str, path: Path, threads: int, task: str, kv: str = "f16") -> tuple[float, int]:
     """Seconds and peak bytes of a process that does one task."""
     began = time.perf_counter()
-    command = [sys.executable, str(SCRIPT), engine, str(path), str(threads)]
+    command = [sys.executable, str(SCRIPT), engine, str(path), str(threads), kv]
     # An installed package has its compiled modules beside it; so should this one after the first round.
     compiled = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=compiled)
@@ -44,7 +46,7 @@ def run(engine: str, path: Path, threads: int, task: str) -> tuple[float, int]:
 
 def idle(engine: str, path: Path, threads: int, seconds: float = 2.0) -> float:
     """Share of one processor that a loaded engine uses while it waits (Linux)."""
-    worker = Worker(engine, path, threads)
+    worker = spawn(engine, path, threads)
     worker.seconds("decode 4 0")
     time.sleep(0.5)
     before = _processor_seconds(worker.process.pid)
@@ -74,11 +76,15 @@ def main() -> None:
     for engine, seconds in start.items():
         print(f"start   {engine:10} {spread(seconds)} s")
     found["start"] = {"seconds": start, "ratio": ratio(start["llama.cpp"], start["trivet"])}
-    memory = {e: median(run(e, path, args.threads, "decode 8 2000")[1] for _ in range(3)) for e in ENGINES}
-    found["memory"] = {"peak_bytes": memory, "file_bytes": path.stat().st_size}
-    for engine, peak in memory.items():
-        beyond = peak - path.stat().st_size
-        print(f"memory  {engine:10} {peak / 1e6:.0f} MB at most, the file and {beyond / 1e6:.0f} MB")
+    size = path.stat().st_size
+    found["memory"] = {"file_bytes": size, "peak_bytes": {}}
+    for kv in KV_TYPES:
+        peaks = {e: median(run(e, path, args.threads, FULL, kv)[1] for _ in range(3)) for e in ENGINES}
+        found["memory"]["peak_bytes"][kv] = peaks
+        for engine, peak in peaks.items():
+            print(
+                f"memory  {engine:10} {kv:4} {peak / 1e6:.0f} MB, the file and {(peak - size) / 1e6:.0f} MB"
+            )
     found["idle"] = {engine: partial(idle, engine, path, args.threads)() for engine in ENGINES}
     for engine, share in found["idle"].items():
         print(f"idle    {engine:10} {100 * share:.1f} % of a processor")

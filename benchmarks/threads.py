@@ -10,7 +10,7 @@ import argparse
 from functools import partial
 
 from common import in_turn, machine, ratio, spread, write
-from engines import ENGINES, Worker
+from engines import ENGINES, spawn
 from files import TYPES, file
 
 TASKS = {"prefill 512": 512, "decode 128 0": 128}
@@ -27,7 +27,7 @@ def main() -> None:
     args = parser.parse_args()
     cases = []
     for engine in ENGINES:
-        workers = {str(n): Worker(engine, file(args.type), n) for n in args.threads}
+        workers = {str(n): spawn(engine, file(args.type), n) for n in args.threads}
         for task, tokens in TASKS.items():
             seconds = in_turn({n: partial(w.seconds, task) for n, w in workers.items()}, args.rounds)
             rates = {n: [tokens / s for s in taken] for n, taken in seconds.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -26,15 +27,34 @@ def _within(what: str, value: float, low: float, high: float, *, open_low: bool 
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters whose names match `pattern` ("blk.0.*", "*.lora_b"): their learning rate is `lr` times that
+    of the step, and their decay is `decay`, unless it is None."""
+
+    pattern: str
+    lr: float = 1.0
+    decay: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern:
+            raise InputError(f"[optim] a group's pattern is {self.pattern!r}; wanted a pattern of names")
+        _within("a group's lr", self.lr, 0, 1e6)
+        if self.decay is not None:
+            _within("a group's decay", self.decay, 0, 100)
+
+
+@dataclass(frozen=True, slots=True)
 class AdamW:
     """AdamW with decoupled decay (arXiv:1711.05101). `decay` is for matrices; vectors (norms, biases) have
-    none. `clip` bounds the global norm of the gradients, 0 for none."""
+    none. `clip` bounds the global norm of the gradients, 0 for none. The first of `groups` that a name
+    matches holds for it."""
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     decay: float = 0.0
     clip: float = 1.0
+    groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
         _within("beta1", self.beta1, 0, 0.9999999)
@@ -42,6 +62,18 @@ class AdamW:
         _within("eps", self.eps, 0, 1, open_low=True)
         _within("decay", self.decay, 0, 100)
         _within("clip", self.clip, 0, 1e18)
+
+    def of(self, name: str, ndim: int) -> tuple[float, float]:
+        """(factor of the learning rate, decay) of a parameter.
+
+        >>> AdamW(decay=0.1, groups=(Group("*.lora_b", lr=16),)).of("blk.0.attn_q.weight.lora_b", 2)
+        (16, 0.1)
+        """
+        decay = self.decay if ndim > 1 else 0.0
+        for group in self.groups:
+            if fnmatchcase(name, group.pattern):
+                return group.lr, decay if group.decay is None else group.decay
+        return 1.0, decay
 
     def rates(self, lr: float, step: int) -> npt.NDArray[np.float32]:
         """What the row `adamw` takes at step 1, 2, ...: the learning rate and the bias corrections.

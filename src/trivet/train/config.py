@@ -16,7 +16,7 @@ from trivet import arguments
 from trivet.dtypes import DType, bf16, f32
 from trivet.errors import FileError, InputError
 from trivet.lora import Lora
-from trivet.optim import AdamW, Schedule
+from trivet.optim import AdamW, Group, Schedule
 from trivet.train.loop import Pace
 
 COMPUTE = {"f32": f32, "bf16": bf16}
@@ -33,8 +33,9 @@ class Training:
 
     out: the run's folder. epochs, or steps if not 0. rows: examples of a step, 0: as many as fill `micro`
     micro-batches of `tokens`. lr 0: what is usual for the method. warmup: steps. schedule: constant, linear
-    or cosine. compute: f32 or bf16. checkpointing: "none", or "block": recompute instead of remember.
-    evaluate, save: every so many steps, 0: at the end."""
+    or cosine. groups: tables of pattern, lr and decay, see trivet.optim.Group. compute: f32 or bf16.
+    checkpointing: "none", or "block": recompute instead of remember. evaluate, save: every so many steps,
+    0: at the end."""
 
     out: str
     epochs: int = 1
@@ -48,6 +49,7 @@ class Training:
     floor: float = 0.0
     decay: float = 0.0
     clip: float = 1.0
+    groups: tuple[Mapping[str, Any], ...] = ()
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -85,7 +87,8 @@ class Training:
 
     @property
     def optimiser(self) -> AdamW:
-        return AdamW(self.beta1, self.beta2, self.eps, self.decay, self.clip)
+        groups = tuple(make(Group, group) for group in self.groups)
+        return AdamW(self.beta1, self.beta2, self.eps, self.decay, self.clip, groups)
 
     @property
     def pace(self) -> Pace:
@@ -164,13 +167,16 @@ def make(kind: type[C], given: Mapping[str, Any]) -> C:
 def _typed(name: str, value: Any, hint: Any) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint == float | None:
+        return None if value is None else _typed(name, value, float)
     if hint in (int, float, str, bool):
         if type(value) is not hint:
             raise InputError(f"[config] {name} is {value!r}; wanted: {hint.__name__}")
         return value
-    if isinstance(value, list | tuple):  # targets
-        if not all(isinstance(item, str) for item in value):
-            raise InputError(f"[config] {name} is {value!r}; wanted a list of names")
+    if isinstance(value, list | tuple):
+        kind, what = (Mapping, "tables") if name == "groups" else (str, "names")
+        if not all(isinstance(item, kind) for item in value):
+            raise InputError(f"[config] {name} is {value!r}; wanted a list of {what}")
         return tuple(value)
     if isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values()):  # columns
         return dict(value)

@@ -127,13 +127,16 @@ class Method:
                 updates[f"g.{name}"] = gradients[name] = ops.accumulate(held, g, keep)
         peak, ratio = ops.grad_norm([gradients[n] for n in names])
         scale = _scale(loss, peak, ratio, optimiser.clip, accumulate)
-        rates = graph.input("rates", (3,), f32)
+        given = graph.input("rates", (3,), f32)
+        rates: dict[float, Node] = {1.0: given}
         for name in names:
+            factor, decay = optimiser.of(name, len(traced.shapes[name]))
+            if factor not in rates:
+                rates[factor] = ops.mul(given, np.array([factor, 1, 1], np.float32))
             m, v = (graph.state(f"{kind}.{name}", traced.shapes[name], f32) for kind in "mv")
             made = ops.adamw(
-                traced.leaves[name], gradients[name], m, v, rates, scale,
-                beta1=optimiser.beta1, beta2=optimiser.beta2, eps=optimiser.eps,
-                decay=optimiser.decay if len(traced.shapes[name]) > 1 else 0.0,
+                traced.leaves[name], gradients[name], m, v, rates[factor], scale,
+                beta1=optimiser.beta1, beta2=optimiser.beta2, eps=optimiser.eps, decay=decay,
             )  # fmt: skip
             updates |= zip((name, f"m.{name}", f"v.{name}"), made, strict=True)
         return Graph({"loss": loss, "peak": peak, "ratio": ratio, "scale": scale}, updates)

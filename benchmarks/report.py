@@ -14,6 +14,7 @@ from typing import Any
 from common import RESULTS, spread
 
 FOLDER = Path(__file__).parent
+FASTER = "ᵀ: the second operand is [N, K]; the ratio is to the faster of PyTorch and NumPy's OpenBLAS"
 COLOURS = {"trivet": "#c2410c", "llama.cpp": "#475569"}
 
 
@@ -130,13 +131,17 @@ def products(name: str, title: str, peers: str) -> str:
     found = raw(name)
     if found is None:
         return ""
+    names = list(found["cases"][0]["seconds"])
     rows = []
     for case in found["cases"]:
         work = 2 * case["m"] * case["k"] * case["n"] / 1e9
-        rates = [f"{work / median(s):.0f}" if s else "–" for s in case["seconds"].values()]
-        size = " × ".join(str(case[d]) for d in ("m", "k", "n"))
+        times = [case["seconds"].get(name) for name in names]
+        rates = [f"{work / median(taken):.0f}" if taken else "–" for taken in times]
+        size = " × ".join(str(case[d]) for d in ("m", "k", "n")) + (
+            " ᵀ" if case.get("op") == "matmul^T" else ""
+        )
         rows.append((case["kind"], size, *rates, f"**{case['ratio']:.2f}**"))
-    head = ("type", "M × K × N", *found["cases"][0]["seconds"], "ratio")
+    head = ("type", "M × K × N", *names, "ratio")
     return f"""
 ## {title}
 
@@ -223,7 +228,7 @@ def main() -> None:
     if newest is None:
         raise SystemExit("no results yet: run the scripts beside this one first")
     roofline()
-    gemm = products("gemm", "Matrix products", "the ratio is to the faster of PyTorch and NumPy's OpenBLAS")
+    gemm = products("gemm", "Matrix products", FASTER)
     linear = products("linear", "Products with a weight, arranged once", "the ratio is to PyTorch's `linear`")
     parts = (introduction(newest["machine"]), inference(), start(), threads(), gemm, linear, attention())
     (FOLDER / "RESULTS.md").write_text("".join(parts), encoding="utf-8")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trivet.errors import FileError
 from trivet.train import log
 
 NAME = "loss.svg"
@@ -41,12 +42,19 @@ def draw(folder: Path) -> Path | None:
     held = _points(lines, "evaluated")
     smooth = list(zip((x for x, _ in steps), smoothed([y for _, y in steps]), strict=True))
     path = folder / NAME
-    path.write_text(_svg(steps, smooth, held), "utf-8")
+    try:
+        path.write_text(_svg(steps, smooth, held), "utf-8")
+    except OSError as error:
+        raise FileError(f"[curve] {path}: {error.strerror}") from None
     return path
 
 
 def _points(lines: Sequence[dict[str, Any]], event: str) -> Points:
-    return [(x["step"], x["loss"]) for x in lines if x["event"] == event and x["loss"] is not None]
+    return [
+        (x["step"], x["loss"])
+        for x in lines
+        if x["event"] == event and "step" in x and isinstance(x.get("loss"), float) and not x.get("skipped")
+    ]
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[float]:

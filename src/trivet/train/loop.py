@@ -56,6 +56,7 @@ class Loop:
     best: tuple[int, float] | None = None  # step and loss
     skipped: int = 0
     in_a_row: int = 0
+    measured: int = -1  # the step after which it last was
     last_saved: int = -1
 
     def tell(self, event: Event) -> None:
@@ -70,7 +71,7 @@ class Loop:
                 done = self.trainer.taken
                 if self.pace.evaluate and done % self.pace.evaluate == 0 and done < self.schedule.steps:
                     self._evaluate()
-                if self.pace.save and done % self.pace.save == 0:
+                if self.pace.save and done % self.pace.save == 0 and done < self.schedule.steps:
                     self._save()
             finished = self.trainer.taken >= self.schedule.steps
             if finished:
@@ -99,8 +100,9 @@ class Loop:
             )
 
     def _evaluate(self) -> None:
-        if not self.validation:
+        if not self.validation or self.measured == self.trainer.taken:
             return
+        self.measured = self.trainer.taken
         total, targets = self.trainer.evaluate(self.validation)
         loss = total / targets if targets else math.nan
         better = targets > 0 and (self.best is None or loss < self.best[1])
@@ -120,6 +122,7 @@ class Loop:
             "trainer": self.trainer.facts(),
             "data": self.batches.state(self.at),
             "best": self.best,
+            "measured": self.measured,
             "skipped": self.skipped,
         }
         path = checkpoint.save(self.folder, self.trainer.taken, self.trainer.arrays(), facts)
@@ -135,6 +138,7 @@ class Loop:
         self.at = at
         self.best = (int(best[0]), float(best[1])) if best else None
         self.skipped = arguments.integer(saved.facts.get("skipped"), "[resume] skipped", 0)
+        self.measured = arguments.integer(saved.facts.get("measured", -1), "[resume] measured", -1)
         self.last_saved = self.trainer.taken
 
 

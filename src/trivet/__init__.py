@@ -44,7 +44,8 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet.tensor import value_and_grad as value_and_grad
     from trivet.tensor import zeros as zeros
     from trivet.train.finetune import finetune as finetune
-    from trivet.train.finetune import resume as resume
+    from trivet.train.pretrain import pretrain as pretrain
+    from trivet.train.recipes import resume as resume
 
 __version__ = "0.1.0"
 
@@ -60,7 +61,9 @@ _NAMES = {
         "Tensor", "arange", "asarray", "eval", "from_dlpack", "full", "grad", "ones", "random_key",
         "value_and_grad", "zeros",
     ),
-    "trivet.train.finetune": ("finetune", "resume"),
+    "trivet.train.finetune": ("finetune",),
+    "trivet.train.pretrain": ("pretrain",),
+    "trivet.train.recipes": ("resume",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

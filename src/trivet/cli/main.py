@@ -17,7 +17,20 @@ if __name__ == "__main__" or sys.argv[0].endswith("trivet"):
 
 import typer
 
-from trivet.cli import bench, chat, data, devices, eval, export, finetune, inspect, merge, run, tokenize
+from trivet.cli import (
+    bench,
+    chat,
+    data,
+    devices,
+    eval,
+    export,
+    finetune,
+    inspect,
+    merge,
+    pretrain,
+    run,
+    tokenize,
+)
 from trivet.errors import FileError, InputError, ModelError, TemplateError, TokenizerError, TrivetError
 
 app = typer.Typer(
@@ -30,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, chat, inspect, tokenize, eval, devices, bench, export, finetune, merge):
+for verb in (run, chat, inspect, tokenize, eval, devices, bench, export, finetune, pretrain, merge):
     name = verb.__name__.rsplit(".", 1)[1]
     app.command(name, help=verb.__doc__, epilog=f"\b\nExample: {verb.EXAMPLE}")(getattr(verb, name))
 app.add_typer(data.app, name="data", help=data.__doc__)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from shlex import quote
 from typing import Any
 
-from trivet.cli.output import human_bytes, note
+import typer
+
+from trivet.cli.output import emit_json, human_bytes, note
+from trivet.train.config import Finetune, Training
 from trivet.train.events import Evaluated, Event, Note, Planned, Stepped, Watch
+from trivet.train.session import Run, Session
+from trivet.train.track import tracker
 from trivet.train.trainer import resident
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -179,3 +187,60 @@ def summary(plan: Planned) -> str:
     if plan.seconds:
         text += f", about {clock(plan.seconds)}"
     return text + (f"; resumed after step {plan.resumed}" if plan.resumed else "")
+
+
+def carry_out(session: Session, dry_run: bool, track: list[str] | None, as_json: bool) -> None:
+    """Runs a session, or says what it would do, and reports."""
+    if dry_run:
+        plan = session.planned(measure=True)
+        if as_json:
+            emit_json(asdict(plan))
+        else:
+            print("\n".join([*session.notes, summary(plan)]))
+        return
+    trackers = [tracker(name, session.folder) for name in track or []]
+    with watching(as_json) as watch:
+        run = session.run([watch, *trackers])
+    if as_json:
+        emit_json(_facts(run))
+    else:
+        _report(run, session)
+    if not run.finished:
+        raise typer.Exit(130)
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    return {
+        "folder": str(run.folder),
+        "finished": run.finished,
+        "steps": run.steps,
+        "loss": _last(run.losses),
+        "validation": _last(run.validation),
+        "result": str(run.result) if run.result else None,
+        "seconds": round(run.seconds, 3),
+        "notes": run.notes,
+    }
+
+
+def _last(losses: list[tuple[int, float]]) -> float | None:
+    return losses[-1][1] if losses and math.isfinite(losses[-1][1]) else None
+
+
+def _report(run: Run, session: Session) -> None:
+    if not run.finished:
+        again = f"trivet {session.recipe} --resume {quote(str(run.folder))}"
+        print(f"stopped after step {run.steps}; go on with: {again}")
+        return
+    held = f", validation loss {run.validation[-1][1]:.4f}" if run.validation else ""
+    print(f"{run.steps} steps in {run.seconds:.0f} s{held}")
+    print(f"wrote {run.result}, {run.folder / 'loss.svg'}")
+    print(f"next: trivet {_next(run, session.config)}")
+
+
+def _next(run: Run, config: Training) -> str:
+    """The command to type next."""
+    if not isinstance(config, Finetune):
+        return f'run {quote(str(run.result))} "..."'
+    if config.method == "full":
+        return f"chat {quote(str(run.result))}"
+    return f"chat {quote(config.model)} --adapter {quote(str(run.result))}"

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from trivet.errors import InputError
+
 TunedArgument = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="A file, a folder or a short name.")
 ]
@@ -65,3 +67,12 @@ TrackOption = Annotated[
 def given(options: Mapping[str, Any], apart: Collection[str] = ()) -> dict[str, Any]:
     """The options that were given, but for those `apart`."""
     return {name: value for name, value in options.items() if value is not None and name not in apart}
+
+
+def columns(pairs: list[str] | None) -> dict[str, str] | None:
+    """The fields' names of a file from FIELD=COLUMN pairs. Raises InputError."""
+    if not pairs:
+        return None
+    if any("=" not in pair for pair in pairs):
+        raise InputError(f"[train] --column is {pairs!r}; wanted FIELD=COLUMN, such as prompt=question")
+    return dict(pair.split("=", 1) for pair in pairs)

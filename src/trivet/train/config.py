@@ -16,13 +16,17 @@ from trivet import arguments
 from trivet.dtypes import DType, bf16, f32
 from trivet.errors import FileError, InputError
 from trivet.lora import Lora
+from trivet.models.scratch import Sizes
 from trivet.optim import AdamW, Group, Schedule
+from trivet.text import train_bpe
 from trivet.train.loop import Pace
 
 COMPUTE = {"f32": f32, "bf16": bf16}
 METHODS = ("full", "lora", "qlora")
 #: learning rates that are usual for each method
-RATES = {"full": 2e-5, "lora": 2e-4, "qlora": 2e-4}
+RATES = {"full": 2e-5, "lora": 2e-4, "qlora": 2e-4, "pretrain": 1e-3}
+TOKENIZERS = ("byte", "bpe")
+USUAL_VOCAB = 4096
 
 C = TypeVar("C")
 
@@ -31,19 +35,26 @@ C = TypeVar("C")
 class Training:
     """What every recipe is told.
 
-    out: the run's folder. epochs, or steps if not 0. rows: examples of a step, 0: as many as fill `micro`
-    micro-batches of `tokens`. lr 0: what is usual for the method. warmup: steps. schedule: constant, linear
-    or cosine. groups: tables of pattern, lr and decay, see trivet.optim.Group. compute: f32 or bf16.
-    checkpointing: "none", or "block": recompute instead of remember. evaluate, save: every so many steps,
-    0: at the end."""
+    data: JSONL or text, see trivet.train.data; columns maps fields to the file's names. validation: a second
+    file; or holdout, the fraction of `data` kept for it. out: the run's folder. epochs, or steps if not 0.
+    rows: examples of a step, 0: as many as fill `micro` micro-batches of `tokens`. lr None: what is usual
+    for the method. warmup: steps. schedule: constant, linear or cosine. groups: tables of pattern, lr and
+    decay, see trivet.optim.Group. compute: f32 or bf16. checkpointing: "none", or "block": recompute instead
+    of remember. evaluate, save: every so many steps, 0: at the end."""
 
+    data: str
     out: str
+    validation: str = ""
+    holdout: float = 0.0
+    format: str = "auto"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    skip_refused: bool = False
     epochs: int = 1
     steps: int = 0
     rows: int = 8
     micro: int = 1
     tokens: int = 2048
-    lr: float = 0.0
+    lr: float | None = None
     schedule: str = "cosine"
     warmup: int = 0
     floor: float = 0.0
@@ -63,18 +74,30 @@ class Training:
     def __post_init__(self) -> None:
         if not self.out:
             raise InputError("[train] out is empty; wanted the folder to write to")
+        if not 0 <= self.holdout < 1 or (self.holdout and self.validation):
+            raise InputError(
+                f"[train] holdout is {self.holdout!r}; wanted 0 <= holdout < 1, and 0 with a validation file"
+            )
         for name, low, high in (
             ("epochs", 1, 10**6), ("steps", 0, 2**53), ("rows", 0, 10**6), ("micro", 1, 10**4),
             ("tokens", 1, 2**24), ("seed", 0, 2**63 - 1), ("warmup", 0, 2**53),
             ("evaluate", 0, 2**53), ("save", 0, 2**53), ("keep", 1, 10**6),
         ):  # fmt: skip
             arguments.integer(getattr(self, name), f"[train] {name}", low, high)
+        if self.rows and self.micro > 1:
+            raise InputError(
+                f"[train] micro is {self.micro}, and rows {self.rows}; wanted micro 1, or rows 0: a step is"
+                " so many rows, or so many micro-batches"
+            )
+        if self.evaluate and not (self.holdout or self.validation):
+            raise InputError(
+                f"[train] evaluate is {self.evaluate}; wanted a validation file, or a holdout, too"
+            )
         if self.compute not in COMPUTE:
             raise InputError(f"[train] compute is {self.compute!r}; known: {', '.join(COMPUTE)}")
         if self.checkpointing not in ("none", "block"):
             raise InputError(f"[train] checkpointing is {self.checkpointing!r}; known: none, block")
-        assert self.optimiser  # refuses what is wrong
-        assert self.over(max(self.warmup, 1))
+        _ = self.optimiser, self.over(max(self.warmup, 1))  # refuse what is wrong
 
     @property
     def dtype(self) -> DType:
@@ -83,7 +106,7 @@ class Training:
     @property
     def rate(self) -> float:
         """The learning rate."""
-        return self.lr
+        return RATES["full"] if self.lr is None else self.lr
 
     @property
     def optimiser(self) -> AdamW:
@@ -103,20 +126,13 @@ class Training:
 class Finetune(Training):
     """What `finetune` is told, besides.
 
-    model: a file, a folder or a short name. data: JSONL or text, see trivet.train.data; columns maps fields
-    to the file's names. validation: a second file; or holdout, the fraction of `data` kept for it. length:
-    most tokens of an example, 0: what the model takes, at most `tokens`. method: "full", "lora" or "qlora";
-    "" is qlora for a packed file, else lora. rank, alpha, dropout, rslora, targets: see trivet.lora.Lora."""
+    model: a file, a folder or a short name. length: most tokens of an example, 0: what the model takes, at
+    most `tokens`. method: "full", "lora" or "qlora"; "" is qlora for a packed file, else lora. rank, alpha,
+    dropout, rslora, targets: see trivet.lora.Lora."""
 
     model: str
-    data: str
-    validation: str = ""
-    holdout: float = 0.0
-    format: str = "auto"
-    columns: Mapping[str, str] = field(default_factory=dict)
     length: int = 0
     train_on: str = "assistant"
-    skip_refused: bool = False
     method: str = ""
     rank: int = 16
     alpha: float = 32.0
@@ -127,21 +143,65 @@ class Finetune(Training):
     def __post_init__(self) -> None:
         if self.method not in ("", *METHODS):
             raise InputError(f"[train] method is {self.method!r}; known: {', '.join(METHODS)}")
-        if not 0 <= self.holdout < 1 or (self.holdout and self.validation):
-            raise InputError(
-                f"[train] holdout is {self.holdout!r}; wanted 0 <= holdout < 1, and 0 with a validation file"
-            )
         arguments.integer(self.length, "[train] length", 0, self.tokens)
-        assert self.lora  # refuses what is wrong
+        _ = self.lora  # refuses what is wrong
         Training.__post_init__(self)
 
     @property
     def rate(self) -> float:
-        return self.lr or RATES[self.method or "qlora"]
+        return RATES[self.method or "qlora"] if self.lr is None else self.lr
 
     @property
     def lora(self) -> Lora:
         return Lora(self.rank, self.alpha, self.dropout, self.rslora, tuple(self.targets))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pretrain(Training):
+    """What `pretrain` is told, besides.
+
+    style, layers, width, heads, kv_heads, hidden, context: see trivet.models.scratch.Sizes. tokenizer:
+    "byte", or "bpe" of `vocab` tokens (0: 4096), made from the data. The rest is what suits such models."""
+
+    style: str = "llama"
+    layers: int = 6
+    width: int = 384
+    heads: int = 6
+    kv_heads: int = 0
+    hidden: int = 0
+    context: int = 256
+    tokenizer: str = "byte"
+    vocab: int = 0
+    warmup: int = 50
+    decay: float = 0.1
+    beta2: float = 0.99
+
+    def __post_init__(self) -> None:
+        if self.tokenizer not in TOKENIZERS:
+            raise InputError(f"[train] tokenizer is {self.tokenizer!r}; known: {', '.join(TOKENIZERS)}")
+        if self.tokenizer == "byte" and self.vocab not in (0, train_bpe.LEAST):
+            raise InputError(f"[train] vocab is {self.vocab}; a byte tokenizer has {train_bpe.LEAST} tokens")
+        if self.vocab:
+            arguments.integer(self.vocab, "[train] vocab", train_bpe.LEAST, train_bpe.MOST)
+        _ = self.sizes  # refuses what is wrong
+        Training.__post_init__(self)
+        arguments.integer(self.context, "[train] context", 2, self.tokens)
+
+    @property
+    def rate(self) -> float:
+        return RATES["pretrain"] if self.lr is None else self.lr
+
+    @property
+    def tokens_wanted(self) -> int:
+        """The size of the vocabulary."""
+        return self.vocab or (train_bpe.LEAST if self.tokenizer == "byte" else USUAL_VOCAB)
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            style=self.style, layers=self.layers, width=self.width, heads=self.heads, kv_heads=self.kv_heads,
+            hidden=self.hidden, context=self.context,
+        )  # fmt: skip
 
 
 def make(kind: type[C], given: Mapping[str, Any]) -> C:
@@ -171,14 +231,16 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
         return None if value is None else _typed(name, value, float)
     if hint in (int, float, str, bool):
         if type(value) is not hint:
-            raise InputError(f"[config] {name} is {value!r}; wanted: {hint.__name__}")
+            raise InputError(f"[config] {name} is {value!r:.80}; wanted: {hint.__name__}")
+        if hint is str and "\0" in value:
+            raise InputError(f"[config] {name} is {value!r:.80}; wanted text without a zero byte")
         return value
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and name != "columns":
         kind, what = (Mapping, "tables") if name == "groups" else (str, "names")
         if not all(isinstance(item, kind) for item in value):
             raise InputError(f"[config] {name} is {value!r}; wanted a list of {what}")
         return tuple(value)
-    if isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values()):  # columns
+    if name == "columns" and isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values()):
         return dict(value)
     raise InputError(
         f"[config] {name} is {value!r}; wanted {'a table' if name == 'columns' else 'a list'} of names"
@@ -189,7 +251,10 @@ def read(path: str | Path) -> dict[str, Any]:
     """The values of a TOML file. Raises FileError."""
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise FileError(f"[config] {path} is not UTF-8: byte {error.start} is {byte:#04x}") from None
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(f"[config] {path}: {getattr(error, 'strerror', None) or error}") from None
 
 

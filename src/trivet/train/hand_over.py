@@ -28,7 +28,11 @@ def parameters(loop: Loop) -> dict[str, F32]:
     best = loop.best
     if best is None or not loop.pace.evaluate or best[0] == loop.trainer.taken:
         return loop.trainer.parameters
-    saved = checkpoints.load(loop.folder / step_name(best[0]))
+    path = loop.folder / step_name(best[0])
+    if not path.is_dir():
+        loop.tell(Note(f"step {best[0]}, the best by validation, was removed: the last is handed over"))
+        return loop.trainer.parameters
+    saved = checkpoints.load(path)
     loop.tell(Note(f"step {best[0]} had the lowest validation loss, {best[1]:.4f}: that is handed over"))
     return {name: saved.arrays[name] for name in loop.trainer.parameters}
 
@@ -56,6 +60,14 @@ def model(folder: Path, arrays: Mapping[str, F32], base: Checkpoint, facts: Mapp
     }
     path, parent = folder / "model.gguf", base.metadata.get("trivet.bundle.id")
     bundle.write(path, {**kept, "general.file_type": np.uint32(1)}, tensors, stage=facts, parent=parent)
+    return path
+
+
+def fresh(folder: Path, arrays: Mapping[str, F32], made: Checkpoint, facts: Mapping[str, str]) -> Path:
+    """Writes `model.gguf` in the run's folder, a bundle, of a model from scratch."""
+    told = {"general.name": folder.resolve().name, "general.file_type": np.uint32(1)}
+    path, tensors = folder / "model.gguf", {name: _source(arrays[name]) for name in made.tensors}
+    bundle.write(path, {**made.metadata, **told}, tensors, stage=facts)
     return path
 
 

@@ -166,8 +166,7 @@ def load(
     Raises FileError for what the file holds, InputError for a wrong argument. A split with no example is
     an error, too."""
     parts = Splits({"train": 1.0} if splits is None else splits, seed)
-    piece = max(PIECE, 8 * renderer.length)  # characters; several windows, most of them full
-    file = RowFile(Path(path), format, columns or {}, piece)
+    file = RowFile(Path(path), format, columns or {}, piece_of(renderer.length))
     report, index = Report(str(path)), Index(str(path))
     building = {name: _Building() for name in parts.fractions}
     for row in file:
@@ -190,6 +189,11 @@ def load(
         if not len(dataset) and not skip_refused:
             raise FileError(f"[data] {path} has {report.rows} rows, and no example for {name}")
     return Loaded(made, report, index)
+
+
+def piece_of(length: int) -> int:
+    """Characters of the pieces of a plain text: several windows, most of them full."""
+    return max(PIECE, 8 * length)
 
 
 def _use(row: Row, renderer: Renderer, report: Report) -> list[Example] | Refused:

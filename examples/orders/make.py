@@ -18,6 +18,7 @@ ITEMS = (
     "muffin", "noodle bowl",
 )  # fmt: skip
 SIZES = ("small", "medium", "large")
+
 COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -25,6 +26,10 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+SYLLABLES = words(
+    "ba be bi bo da den di do el fa fer ga gil ha hel im is jo ka kel la len li lo ma mel mi mo na nel ni or"
+    " pa per qui ra ren ri ro sa sel si so ta tel ti tor ul va vel vi wen xa ya zan zi"
+)
 NAMES = words(
     "Anna Ben Carla David Elena Felix Grace Hugo Irene James Karin Liam Maria Noah Olga Paul Rosa "
     "Simon Tara Victor Wendy Yusuf Zoe Amir Bianca Cedric Dora Emil Abigail Adrian Agnes Alba Alfredo "
@@ -39,21 +44,22 @@ NAMES = words(
     "Petra Philippa Quentin Rafael Ramona Raymond Regina Renata Roberto Rowan Sabrina Salma Samuel "
     "Sandra Santiago Selma Sergei Silvia Sofia Stefan Susanna Svetlana Takeshi Tatiana Theodor Thomas "
     "Ulrich Umberto Ursula Valerie Vanessa Veronica Viktor Vincent Walter Winifred Xavier Yasmin "
-    "Yolanda Yvonne Zachary Zainab"
+    "Yolanda Yvonne Zachary Zainab Astrid Bruno Clara Dmitri Esther Farid Gloria Henrik Isabel Joel "
+    "Katya Marcus Nadia Oscar Priya Ruben"
 )
 CITIES = words(
-    "Lisbon Oslo Berlin Madrid Paris Rome Vienna Prague Dublin Athens Zurich Warsaw Boston Denver "
-    "Chicago Tokyo Seoul Lima Cairo Nairobi Sydney Toronto Aarhus Adelaide Amsterdam Ankara Antwerp "
-    "Atlanta Auckland Bangkok Barcelona Basel Beirut Belfast Belgrade Bergen Bilbao Bologna Bordeaux "
-    "Brasilia Bratislava Bremen Brisbane Bristol Brussels Bucharest Budapest Calgary Canberra "
-    "Casablanca Cologne Copenhagen Cordoba Dallas Damascus Delhi Dresden Dubai Durban Edinburgh "
-    "Florence Frankfurt Genoa Ghent Glasgow Granada Graz Hamburg Hanoi Havana Houston Istanbul Izmir "
-    "Jakarta Johannesburg Karachi Kathmandu Kingston Kyoto Lagos Leeds Leipzig Liverpool Ljubljana "
-    "London Luxembourg Malaga Manchester Manila Marseille Melbourne Memphis Miami Minsk Montreal "
-    "Mumbai Nagoya Naples Nashville Odessa Orlando Ottawa Palermo Philadelphia Phoenix Pisa Portland "
-    "Quito Reykjavik Riga Rotterdam Salzburg Santiago Sapporo Sarajevo Shanghai Singapore Sofia "
-    "Stockholm Strasbourg Stuttgart Taipei Tallinn Tampere Tbilisi Toulouse Trieste Tunis Turin "
-    "Utrecht Valencia Vancouver Venice Verona Vilnius Wellington Winnipeg Zagreb"
+    "Lisbon Oslo Prague Zurich Warsaw Seoul Lima Cairo Nairobi Aarhus Adelaide Amsterdam Ankara "
+    "Antwerp Atlanta Auckland Bangkok Barcelona Basel Beirut Belfast Belgrade Bergen Bilbao Bologna "
+    "Bordeaux Brasilia Bratislava Bremen Brisbane Bristol Brussels Bucharest Budapest Calgary "
+    "Canberra Casablanca Cologne Copenhagen Cordoba Dallas Damascus Delhi Dresden Dubai Durban "
+    "Edinburgh Florence Frankfurt Genoa Ghent Glasgow Granada Graz Hamburg Hanoi Havana Houston "
+    "Istanbul Izmir Jakarta Johannesburg Karachi Kathmandu Kingston Kyoto Lagos Leeds Leipzig "
+    "Liverpool Ljubljana Luxembourg Malaga Manchester Manila Marseille Melbourne Memphis Miami Minsk "
+    "Montreal Mumbai Nagoya Naples Nashville Odessa Orlando Ottawa Palermo Philadelphia Phoenix Pisa "
+    "Portland Quito Reykjavik Riga Rotterdam Salzburg Santiago Sapporo Sarajevo Shanghai Singapore "
+    "Sofia Stockholm Strasbourg Stuttgart Taipei Tallinn Tampere Tbilisi Toulouse Trieste Tunis Turin "
+    "Utrecht Valencia Vancouver Venice Verona Vilnius Wellington Winnipeg Zagreb Porto Helsinki "
+    "Munich Seville Lyon Milan Geneva Krakow Seattle Austin Osaka Bogota Accra Perth"
 )
 TRAINING: dict[str, Sequence[str]] = {
     "names": NAMES,
@@ -76,13 +82,11 @@ TRAINING: dict[str, Sequence[str]] = {
     ),
 }  # fmt: skip
 HELD_OUT: dict[str, Sequence[str]] = {
-    "names": (
-        "Astrid", "Bruno", "Clara", "Dmitri", "Esther", "Farid", "Gloria", "Henrik", "Isabel", "Joel",
-        "Katya", "Marcus", "Nadia", "Oscar", "Priya", "Ruben",
+    "names": words(
+        "Alice Daniel Emma Frank Helen Henry Jack Julia Kevin Laura Lucas Mark Peter Robert Sarah Susan"
     ),
-    "cities": (
-        "Porto", "Helsinki", "Munich", "Seville", "Lyon", "Milan", "Geneva", "Krakow", "Seattle", "Austin",
-        "Osaka", "Bogota", "Accra", "Perth",
+    "cities": words(
+        "Athens Berlin Boston Chicago Denver Dublin London Madrid Paris Rome Sydney Tokyo Toronto Vienna"
     ),
     "patterns": (
         "{name} lives in {city} and is hungry: {count} {size} {items}, please.",
@@ -95,13 +99,22 @@ HELD_OUT: dict[str, Sequence[str]] = {
 }  # fmt: skip
 
 
-def row(words: dict[str, Sequence[str]], draw: random.Random) -> dict[str, object]:
-    """One conversation."""
+def invented(draw: random.Random) -> str:
+    """A word that is no name: what cannot be known has to be copied."""
+    return "".join(draw.choice(SYLLABLES) for _ in range(draw.choice((2, 3)))).capitalize()
+
+
+def row(words: dict[str, Sequence[str]], draw: random.Random, made_up: float) -> dict[str, object]:
+    """One conversation; that share of names and places is made up."""
+    name, city = (
+        invented(draw) if draw.random() < made_up else draw.choice(words[kind])
+        for kind in ("names", "cities")
+    )
     count = draw.randrange(len(COUNTS))
     item = draw.choice(ITEMS)
     order = {
-        "name": draw.choice(words["names"]),
-        "city": draw.choice(words["cities"]),
+        "name": name,
+        "city": city,
         "item": item,
         "size": draw.choice(SIZES),
         "count": count + 1,
@@ -121,18 +134,22 @@ def plural(item: str) -> str:
     return item[:-1] + "oes" if item.endswith("to") else item + "s"
 
 
-def rows(words: dict[str, Sequence[str]], count: int, seed: int) -> list[str]:
+def rows(words: dict[str, Sequence[str]], count: int, seed: int, made_up: float) -> list[str]:
     """So many rows, no two alike, as lines."""
     draw, lines = random.Random(seed), dict[str, None]()
     while len(lines) < count:
-        lines[json.dumps(row(words, draw), ensure_ascii=False)] = None
+        lines[json.dumps(row(words, draw, made_up), ensure_ascii=False)] = None
     return list(lines)
 
 
 def main() -> None:
     here = Path(__file__).parent
-    for name, words, count, seed in (("train", TRAINING, 300, 1), ("held_out", HELD_OUT, 60, 2)):
-        (here / f"{name}.jsonl").write_text("\n".join(rows(words, count, seed)) + "\n", encoding="utf-8")
+    for name, words, count, seed, made_up in (
+        ("train", TRAINING, 300, 1, 0.5),
+        ("held_out", HELD_OUT, 60, 2, 0),
+    ):
+        lines = rows(words, count, seed, made_up)
+        (here / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

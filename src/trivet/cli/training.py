@@ -135,20 +135,22 @@ def _live(state: State) -> Iterator[Watch]:
     from rich.live import Live
 
     console = Console(stderr=True)
-    with Live(console=console, refresh_per_second=4, get_renderable=lambda: _view(state)) as live:
+    with Live(
+        console=console, refresh_per_second=4, get_renderable=lambda: _view(state, console.width)
+    ) as live:
 
         def show(event: Event) -> None:
             state.add(event)
             match event:
                 case Note():
-                    live.console.print(event.text, style="dim", markup=False)
+                    live.console.print(event.text, style="dim", markup=False, highlight=False)
                 case Planned():
-                    live.console.print(summary(event), style="dim", markup=False)
+                    live.console.print(summary(event), style="dim", markup=False, highlight=False)
 
         yield show
 
 
-def _view(state: State) -> Any:
+def _view(state: State, width: int) -> Any:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -156,6 +158,7 @@ def _view(state: State) -> Any:
     if plan is None or last is None:
         return "the first step: laying out memory ..."
     r = last.report
+    wide = width >= SHOWN
     grid = Table.grid(padding=(0, 3, 0, 0))
     rows = [
         ("step", f"{r.step} of {plan.steps}", "epoch", f"{last.epoch:.2f}"),
@@ -165,11 +168,13 @@ def _view(state: State) -> Any:
         ("time left", clock(state.left), "validation", f"{state.held.loss:.4f}" if state.held else "-"),
     ]
     for a, b, c, d in rows:
-        grid.add_row(f"[dim]{a}[/]", b, f"[dim]{c}[/]", d)
+        cells = (f"[dim]{a}[/]", b), (f"[dim]{c}[/]", d)
+        for row in [cells[0] + cells[1]] if wide else cells:
+            grid.add_row(*row)
     outer = Table.grid()
-    outer.add_row(ProgressBar(total=plan.steps, completed=r.step, width=SHOWN))
+    outer.add_row(ProgressBar(total=plan.steps, completed=r.step, width=min(SHOWN, width)))
     outer.add_row(grid)
-    outer.add_row(f"[cyan]{state.curve()}[/]")
+    outer.add_row(f"[cyan]{state.curve()[-width:]}[/]")
     return outer
 
 

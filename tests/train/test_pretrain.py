@@ -32,6 +32,13 @@ def corpus(tmp_path):
     return path
 
 
+@pytest.fixture
+def held(tmp_path):
+    path = tmp_path / "held.txt"
+    path.write_text(text(9, 200))
+    return path
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -42,8 +49,8 @@ def corpus(tmp_path):
     ],
     ids=["gpt2-byte", "llama-byte", "llama-bpe", "gpt2-bpe"],
 )
-def test_it_learns_and_what_it_writes_runs(changes, corpus, tmp_path):
-    run = tv.pretrain(corpus, out=tmp_path / "run", holdout=0.2, steps=120, **TINY, **changes)
+def test_it_learns_and_what_it_writes_runs(changes, corpus, held, tmp_path):
+    run = tv.pretrain(corpus, out=tmp_path / "run", validation=str(held), steps=400, **TINY, **changes)
     assert run.finished
     assert run.losses[0][1] == pytest.approx(np.log(300 if "vocab" in changes else 257), rel=0.05)
     assert run.losses[-1][1] < 0.3 * run.losses[0][1]
@@ -74,8 +81,8 @@ def stopping(at):
 
 
 @pytest.mark.parametrize("changes", [{"style": "gpt2"}, {"tokenizer": "bpe", "vocab": 280, "tokens": 96}])
-def test_a_run_that_resumes_writes_the_same_bytes(changes, corpus, tmp_path):
-    settings = TINY | changes | {"steps": 9, "save": 4, "holdout": 0.2}
+def test_a_run_that_resumes_writes_the_same_bytes(changes, corpus, held, tmp_path):
+    settings = TINY | changes | {"steps": 9, "save": 4, "validation": str(held)}
     whole = tv.pretrain(corpus, out=tmp_path / "a" / "run", **settings)
     with pytest.raises(RuntimeError, match="stopped"):
         tv.pretrain(corpus, out=tmp_path / "b" / "run", watch=stopping(6), **settings)

@@ -72,5 +72,7 @@ def fresh(folder: Path, arrays: Mapping[str, F32], made: Checkpoint, facts: Mapp
 
 
 def _source(array: F32) -> TensorSource:
-    dtype: DType = f16 if array.ndim > 1 and np.abs(array).max(initial=0) < 65504 else f32
-    return TensorSource(dtype, array.shape, array.astype(np.float16) if dtype is f16 else array)
+    """Converted when its turn to be written comes: one tensor at a time, not all at once."""
+    largest = max(array.max(initial=0), -array.min(initial=0))  # without a copy, which abs would make
+    dtype: DType = f16 if array.ndim > 1 and largest < 65504 else f32
+    return TensorSource(dtype, array.shape, (lambda: array.astype(np.float16)) if dtype is f16 else array)

@@ -2,8 +2,8 @@
 //
 // dtypes        g and out f32 or bf16, alike; w any packed format, f32, f16 or bf16
 // max error     f32 rounding of a chain of fused multiply-adds over n in order, then the rounding to out.
-//               With AMX, unless g and w are both f32, the products of bf16 planes (tuned/planes_amx.h): of
-//               f32 g 3 * 2^-17 |g| |w| more; of bf16 g 2^-9 |g| |w|, as w is rounded to bf16
+//               With AMX, unless w is f32, the products of bf16 planes (tuned/planes_amx.h): of f32 g
+//               2^-15 |g| |w| more; of bf16 g 2^-8 |g| |w|, as w is rounded to bf16
 // valid range   all floats; with AMX infinities come out as infinities or NaN, as does a |g| over
 //               2^128 - 2^119, and what is under 2^-126 of g, of w or of a sum is zero
 // layout        K divides by the format's block

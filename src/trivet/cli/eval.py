@@ -126,7 +126,7 @@ def _loss(m: Any, path: Path) -> dict[str, Any]:
     from trivet.train import evaluate
     from trivet.train.data import Renderer, load
 
-    data = load(path, Renderer(m)).splits["train"]
+    data = load(path, Renderer(m), splits={"test": 1.0}).splits["test"]
     found = evaluate.loss(m, data)
     perplexity = round(found.perplexity, 4) if math.isfinite(found.perplexity) else None
     return {

@@ -109,12 +109,18 @@ def exact(
     """Answers each row's last turn, and compares. Rows are messages, prompt/completion or
     instruction/output."""
     found = Answers()
-    for row in _rows(RowFile(path, columns=columns or {})):
-        prompt, wanted = _asked(model, row)
+    asked = [(row, *_asked(model, row)) for row in _rows(RowFile(path, columns=columns or {}))]
+    for row, prompt, _ in asked:  # before any time is spent
+        if len(prompt) >= model.context:
+            raise FileError(
+                f"[eval] {path} line {row.line}: a prompt of {len(prompt)} tokens leaves no room in a context"
+                f" of {model.context}"
+            )
+    for row, prompt, wanted in asked:
         made = model.generate(prompt, max_tokens=max_tokens, temperature=0)
         found.add(row.line, wanted.strip(), made.text.strip())
         advance(1)
-    return found
+    return _some(found, path)
 
 
 def _rows(file: RowFile) -> Iterator[Row]:
@@ -144,16 +150,22 @@ def choice(model: Model, path: Path, *, advance: Advance = lambda _: None) -> An
     """Takes the likeliest choice of each row: {"prompt": text, "choices": [texts], "answer": index or text}.
     Lengths are evened out by counting loss per byte of the choice."""
     measure, found = Measure(model), Answers()
-    for line, prompt, choices, answer in _questions(path):
+    for line, prompt, choices, answer in list(_questions(path)):  # all checked before any time is spent
         scores = [_score(measure, prompt, text) for text in choices]
         found.add(line, choices[answer], choices[int(np.argmin(scores))])
         advance(1)
+    return _some(found, path)
+
+
+def _some(found: Answers, path: Path) -> Answers:
+    if not found.rows:
+        raise FileError(f"[eval] {path} has no rows")
     return found
 
 
 def _questions(path: Path) -> Iterator[tuple[int, str, list[str], int]]:
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")  # splitlines would split within JSON strings
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"[eval] {path}: {getattr(error, 'strerror', None) or error}") from None
     for number, text in enumerate(lines, 1):
@@ -161,7 +173,7 @@ def _questions(path: Path) -> Iterator[tuple[int, str, list[str], int]]:
             continue
         try:
             row = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FileError(f"[eval] {path} line {number}: invalid JSON: {error}") from None
         yield number, *_question(path, number, row)
 
@@ -170,6 +182,8 @@ def _question(path: Path, line: int, row: Any) -> tuple[str, list[str], int]:
     fits = (
         isinstance(row, dict) and isinstance(row.get("prompt"), str) and isinstance(row.get("choices"), list)
     )
+    if fits and not row["prompt"]:
+        raise FileError(f'[eval] {path} line {line}: "prompt" is empty; the choices follow nothing')
     if not fits or len(row["choices"]) < 2 or not all(isinstance(c, str) and c for c in row["choices"]):
         raise FileError(
             f'[eval] {path} line {line}: wanted "prompt", a text, and "choices", two texts or more'

@@ -1,0 +1,65 @@
+"""`trivet eval --data` as a user runs it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import tiny_model
+import tuning
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    made = tmp_path_factory.mktemp("files")
+    tiny_model.write(made / "m.gguf")
+    tuning.rows(made / "d.jsonl", 20)
+    tuning.rows(made / "h.jsonl", 5, 100)
+    (made / "empty.jsonl").write_text("")
+    (made / "bad.jsonl").write_text("nope\n")
+    (made / "c.jsonl").write_text('{"prompt": "a", "choices": ["b", "c"], "answer": 0}\n')
+    return made
+
+
+def trivet(files, *args):
+    command = [sys.executable, "-m", "trivet.cli.main", "eval", str(files / "m.gguf"), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_named_splits_as_json(files):
+    done = trivet(files, "--data", f"{files}/d.jsonl", "--data", f"held={files}/h.jsonl", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (line,) = done.stdout.splitlines()
+    splits = json.loads(line)["splits"]
+    assert {name: s["examples"] for name, s in splits.items()} == {"d": 20, "held": 5}
+    assert all(s["mean_nll"] > 0 and s["perplexity"] > 1 for s in splits.values())
+
+
+def test_a_table(files):
+    done = trivet(files, "--data", f"{files}/c.jsonl", "--task", "choice")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split() == ["data", "rows", "right", "share"]
+    assert done.stdout.splitlines()[1].split()[:2] == ["c", "1"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "wanted --text FILE, or --data FILE"),
+        (("--data", "d.jsonl", "--task", "x"), "--task is 'x'; known: loss, exact, choice"),
+        (("--data", "{}/d.jsonl", "--data", "{}/d.jsonl"), "two of --data are called 'd'"),
+        (("--data", "{}/none.jsonl"), "none.jsonl: No such file"),
+        (("--data", "{}/empty.jsonl"), "0 rows, and no example for test"),
+        (("--data", "{}/bad.jsonl"), "line 1: invalid JSON"),
+        (("--data", "{}/bad.jsonl", "--task", "choice"), "line 1: invalid JSON"),
+        (("--data", "{}/empty.jsonl", "--task", "exact", "--json"), "has no rows"),
+    ],
+)
+def test_wrong_input_is_one_line_and_code_2(files, args, said):
+    done = trivet(files, *(a.format(files) for a in args))
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

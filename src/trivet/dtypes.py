@@ -1,8 +1,9 @@
-"""Element types: nine dense ones and the packed block formats of GGUF files.
+"""Element types: nine dense ones, the packed block formats of GGUF files, and NF4.
 
 A dense element is stored on its own. A packed type stores `block` consecutive elements of a row in
-`nbytes` bytes; only rows whose length divides by `block` exist. The ids are part of the plan format
-and of the C ABI: they are never reused.
+`nbytes` bytes; only rows whose length divides by `block` exist. Behind the last row of a type with a `group`
+stand float32 numbers: one, and one for every so many blocks of the tensor. The ids are part of the plan
+format and of the C ABI: they are never reused.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class DType:
     kind: Kind
     nbytes: int
     block: int = 1
+    group: int = 0
 
     @property
     def is_float(self) -> bool:
@@ -40,6 +42,22 @@ class DType:
                 f"[{self.name}] a row of {elements} elements does not divide by the block of {self.block}"
             )
         return elements // self.block * self.nbytes
+
+    def tensor_bytes(self, elements: int) -> int:
+        """Bytes of a whole tensor of `elements`, whose rows divide by the block.
+
+        >>> q4_0.tensor_bytes(64), nf4d_64.tensor_bytes(64)
+        (36, 41)
+        """
+        count = elements // self.block
+        return count * self.nbytes + (4 * (1 + -(-count // self.group)) if self.group and count else 0)
+
+    def blocks_in(self, nbytes: int) -> int:
+        """Blocks of a whole tensor of so many bytes."""
+        if not self.group or not nbytes:
+            return nbytes // self.nbytes
+        groups = -(-(nbytes - 4) // (self.group * self.nbytes + 4))
+        return (nbytes - 4 - 4 * groups) // self.nbytes
 
     def __repr__(self) -> str:
         return self.name
@@ -66,6 +84,14 @@ q4_k = DType("q4_k", 39, "packed", 144, 256)
 q5_k = DType("q5_k", 40, "packed", 176, 256)
 q6_k = DType("q6_k", 41, "packed", 210, 256)
 iq4_nl = DType("iq4_nl", 42, "packed", 18, 32)
+
+#: Block lengths of NF4. `trivet.blocks` reads and writes these formats; plans and the core do not know them
+#: yet, so they are not among PACKED.
+NF4_BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+NF4 = tuple(DType(f"nf4_{b}", 48 + i, "packed", b // 2 + 4, b) for i, b in enumerate(NF4_BLOCKS))
+#: The same with scales in 8 bits, "double-quantised".
+NF4D = tuple(DType(f"nf4d_{b}", 56 + i, "packed", b // 2 + 1, b, 256) for i, b in enumerate(NF4_BLOCKS))
+nf4_64, nf4d_64 = NF4[1], NF4D[1]
 
 DENSE = (f32, f16, bf16, f64, i8, u8, i32, i64, bool_)
 PACKED = (q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl)

@@ -25,7 +25,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def test_the_table_has_a_row_for_every_dtype() -> None:
-    assert set(BY_DTYPE) == set(dtypes.DENSE + dtypes.PACKED)
+    assert set(BY_DTYPE) == set(dtypes.DENSE + dtypes.PACKED + dtypes.NF4 + dtypes.NF4D)
     for dtype, row in BY_DTYPE.items():
         assert row.dtype is dtype
         assert row.layout.itemsize == dtype.nbytes

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trivet.blocks import block32, block256, dense
+from trivet.blocks import block32, block256, dense, nf4
 from trivet.blocks.bfloat16 import from_bf16, to_bf16
 from trivet.blocks.row import BlockFormat
 from trivet.dtypes import DType
@@ -19,7 +19,9 @@ from trivet.errors import DTypeError, NonFiniteError, ShapeError, UnsupportedErr
 
 __all__ = ["BY_DTYPE", "BlockFormat", "dequantize", "from_bf16", "quantize", "tensor_bytes", "to_bf16"]
 
-BY_DTYPE: dict[DType, BlockFormat] = {row.dtype: row for row in dense.ROWS + block32.ROWS + block256.ROWS}
+BY_DTYPE: dict[DType, BlockFormat] = {
+    row.dtype: row for row in dense.ROWS + block32.ROWS + block256.ROWS + nf4.ROWS
+}
 
 _CHUNK = 1 << 16  # elements decoded at a time, so that the passes over one chunk stay in cache
 
@@ -31,7 +33,8 @@ def tensor_bytes(dtype: DType, shape: Sequence[int]) -> int:
     >>> tensor_bytes(q4_1, (3, 64))
     120
     """
-    return math.prod(shape[:-1]) * dtype.row_bytes(shape[-1] if shape else 1)
+    dtype.row_bytes(shape[-1] if shape else 1)  # raises
+    return dtype.tensor_bytes(math.prod(shape))
 
 
 def dequantize(raw: npt.NDArray[np.uint8], dtype: DType, shape: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -48,7 +51,11 @@ def dequantize(raw: npt.NDArray[np.uint8], dtype: DType, shape: Sequence[int]) -
             f"[dequantize] {dtype} {tuple(shape)} is {tensor_bytes(dtype, shape)} bytes, got {raw.size}"
         )
     row = BY_DTYPE[dtype]
-    blocks = np.ascontiguousarray(raw).reshape(-1).view(row.layout)
+    flat = np.ascontiguousarray(raw).reshape(-1)
+    if row.single is not None:
+        flat, row = nf4.opened(flat, dtype), BY_DTYPE[row.single]
+    assert row.decode is not None
+    blocks = flat.view(row.layout)
     out = np.empty((len(blocks), dtype.block), np.float32)
     step = _CHUNK // dtype.block
     with np.errstate(all="ignore"):  # scales may be infinite or NaN; their products follow IEEE rules
@@ -58,7 +65,8 @@ def dequantize(raw: npt.NDArray[np.uint8], dtype: DType, shape: Sequence[int]) -
 
 
 def quantize(values: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np.uint8]:
-    """The bytes of `values` as `dtype`, rows along the last axis: shape [..., row bytes].
+    """The bytes of `values` as `dtype`, rows along the last axis: shape [..., row bytes]; flat where
+    the dtype has something behind the last row.
 
     Plain rounding to the nearest level. Raises UnsupportedError for a format trivet only reads, and
     NonFiniteError where a packed block would have to hold a value that is not finite.
@@ -66,6 +74,9 @@ def quantize(values: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np.ui
     if values.dtype != np.float32:
         raise DTypeError(f"[quantize] takes float32, got {values.dtype}")
     row = BY_DTYPE[dtype]
+    if row.single is not None:
+        dtype.row_bytes(values.shape[-1] if values.shape else 1)  # raises
+        return nf4.closed(quantize(values, row.single), dtype)
     if row.encode is None:
         raise UnsupportedError(f"[quantize] {dtype}: trivet reads this format but does not write it")
     if dtype.is_packed and not np.isfinite(values).all():

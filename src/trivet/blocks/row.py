@@ -22,15 +22,19 @@ class BlockFormat:
     layout   NumPy dtype of one block, little-endian and without padding
     decode   (n blocks, float32 out of shape [n, block]) -> None, writes every element of out
     encode   (float32 of shape [n, block]) -> n blocks, or None where trivet only reads the format
+    single   of a format whose scales are quantised in their turn, that with the same codes and plain scales,
+             by way of which a tensor is decoded and encoded
     """
 
     dtype: DType
     layout: np.dtype[Any]
-    decode: Callable[[Blocks, F32], None]
+    decode: Callable[[Blocks, F32], None] | None = None
     encode: Callable[[F32], Blocks] | None = None
+    single: DType | None = None
 
     def __post_init__(self) -> None:
         assert self.layout.itemsize == self.dtype.nbytes, (self.dtype, self.layout.itemsize)
+        assert (self.decode is None) == (self.single is not None), self.dtype
 
 
 def column(field: npt.NDArray[Any]) -> F32:

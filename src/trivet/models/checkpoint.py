@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) // self.dtype.block * self.dtype.nbytes
+        return self.dtype.tensor_bytes(math.prod(self.shape))
 
     def values(self) -> npt.NDArray[np.float32]:
         """Its numbers as a new float32 array."""

@@ -41,7 +41,7 @@ class Value:
 
     def nbytes(self, dims: Mapping[str, int]) -> int:
         """Bytes once the dimensions have sizes."""
-        return math.prod(self.sizes(dims)) // self.dtype.block * self.dtype.nbytes
+        return self.dtype.tensor_bytes(math.prod(self.sizes(dims)))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

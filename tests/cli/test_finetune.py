@@ -93,7 +93,7 @@ WRONG = {
     "[config] data is missing": (),
     "wanted FIELD=COLUMN": ("m.gguf", "d.jsonl", "--column", "x"),
     "the learning rate is 0.0": ("m.gguf", "d.jsonl", "--lr", "0"),
-    "[track] no tracker 'x'": ("m.gguf", "d.jsonl", "--track", "x"),
+    "[track] no tracker 'x'": ("m.gguf", "d.jsonl", "--track", "x", "--dry-run"),
     "--resume goes on with the run's own settings": ("--resume", "r", "--lr", "1"),
     "r has no checkpoint": ("--resume", "r"),
     "no such file.toml: No such file": ("--config", "no such file.toml"),

@@ -14,10 +14,11 @@ from typing import Any
 import typer
 
 from trivet.cli.output import emit_json, human_bytes, note
+from trivet.errors import InputError
 from trivet.train.config import Finetune, Training
 from trivet.train.events import Evaluated, Event, Note, Planned, Stepped, Watch
 from trivet.train.session import Run, Session
-from trivet.train.track import tracker
+from trivet.train.track import TRACKERS, tracker
 from trivet.train.trainer import resident
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -196,6 +197,9 @@ def summary(plan: Planned) -> str:
 
 def carry_out(session: Session, dry_run: bool, track: list[str] | None, as_json: bool) -> None:
     """Runs a session, or says what it would do, and reports."""
+    for name in track or []:
+        if name not in TRACKERS:
+            raise InputError(f"[track] no tracker {name!r}; known: {', '.join(TRACKERS)}")
     if dry_run:
         plan = session.planned(measure=True)
         if as_json:

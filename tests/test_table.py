@@ -26,6 +26,7 @@ from trivet.backends.numpy.program import rounded, widen
 from trivet.dtypes import DType
 from trivet.errors import UnsupportedError
 from trivet.graph import Graph, Node
+from trivet.ops.rules import PACKED_BF16
 from trivet.ops.table import TABLE, NoGradient, Row, Sample, Typed
 
 AVAILABLE = [name for name, reason in backends.available().items() if reason is None]
@@ -111,6 +112,8 @@ def loose(case: Case, want: Any) -> float:
     packed = max(
         (case.row.tolerance.get(leaf.dtype, 0) for leaf in case.leaves if leaf.dtype.is_packed), default=0
     )
+    if packed and any(leaf.dtype is dtypes.bf16 for leaf in case.leaves):
+        packed = max(packed, PACKED_BF16)
     return packed * (1 + np.max(np.abs(want), initial=0)) if packed else 0.0
 
 

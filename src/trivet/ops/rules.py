@@ -31,6 +31,8 @@ def tolerance(single: float) -> dict[DType, float]:
 #: Products with packed weights may hold the other factor in 16 bits per block: this is relative to 1 + the
 #: largest |expected| of the whole output.
 PACKED = dict.fromkeys(dtypes.PACKED, 2e-4)
+#: With bf16 activations a packed weight may be rounded to bf16 besides: relative to the same.
+PACKED_BF16 = 4e-3
 
 
 def one_of(op: str, allowed: Iterable[DType], *specs: Spec) -> None:

@@ -67,9 +67,7 @@ class NativeProgram:
         self._model = model  # the core reads weights where they are
         fixed = [core.tv_dim(name.encode(), size) for name, size in self._sizes.items()]
         dims = (core.tv_dim * len(fixed))(*fixed)
-        options = core.tv_program_options(
-            ctypes.sizeof(core.tv_program_options), threads, dims, len(dims)
-        )
+        options = core.tv_program_options(ctypes.sizeof(core.tv_program_options), threads, dims, len(dims))
         data = encode(plan)
         loaded = Handle(core.tv_plan_load, core.tv_plan_free, data, len(data))
         found = model.handle if model else None

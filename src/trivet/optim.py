@@ -87,7 +87,7 @@ class AdamW:
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The learning rate: a linear rise over `warmup` steps, then constant, or falling linearly or as a half
-    cosine to `floor` times `lr` at the last of `steps`."""
+    cosine towards `floor` times `lr`, which it would reach one step after the last of `steps`."""
 
     lr: float
     steps: int
@@ -107,13 +107,13 @@ class Schedule:
         """The learning rate of step 1, 2, ...; a pure function of the step.
 
         >>> s = Schedule(1.0, steps=10, warmup=2, decay="linear")
-        >>> [s.at(i) for i in (1, 2, 6, 10)]
-        [0.5, 1.0, 0.5, 0.0]
+        >>> [s.at(i) for i in (1, 2, 3, 7, 10)]
+        [0.5, 1.0, 1.0, 0.5, 0.125]
         """
         if step <= self.warmup:
             return self.lr * step / self.warmup
         if self.decay == "constant":
             return self.lr
-        done = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
+        done = min((step - self.warmup - 1) / max(self.steps - self.warmup, 1), 1.0)
         left = 1 - done if self.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
         return self.lr * (self.floor + (1 - self.floor) * left)

@@ -118,7 +118,7 @@ def test_a_schedule_is_exact_at_resume(decay):
     assert [again.at(i) for i in range(400, 1001)] == rates[399:]
     assert rates[0] == pytest.approx(3e-6), "the first step is not at a rate of 0"
     assert rates[99] == 3e-4
-    assert rates[-1] == pytest.approx(3e-4 if decay == "constant" else 3e-5)
+    assert rates[-1] == pytest.approx(3e-4 if decay == "constant" else 3e-5, rel=0.02)
     assert all(a >= b for a, b in itertools.pairwise(rates[99:]))
 
 

@@ -118,8 +118,7 @@ class Trainer:
 
     def memory(self, tokens: int) -> int:
         """Bytes of this process at most, while it takes steps of so many tokens at a time: what it holds now,
-        moments, sums and temporaries, and frozen weights, which the backward pass reads where they lie.
-        0 where the backend cannot tell."""
+        moments, sums and temporaries. 0 where the backend cannot tell."""
         reserve = getattr(self._program, "reserve", None)
         if reserve is None:
             return 0
@@ -129,9 +128,7 @@ class Trainer:
         }
         arena = reserve(dict.fromkeys(("tokens", "keep", "apply"), ()) | shapes)
         states = sum(a.nbytes for n, a in self._program.state.items() if n[:2] in ("m.", "v.", "g."))
-        tensors = self.method.checkpoint.tensors.values()
-        frozen = 0 if self.method.lora is None else sum(e.nbytes for e in tensors if e.dtype.is_packed)
-        return resident() + int(states + arena + frozen)
+        return resident() + int(states + arena)
 
     @cached_property
     def _measure(self) -> Program:

@@ -352,9 +352,9 @@ TV_API tv_status tv_program_free(tv_program* program);
 TV_API tv_status tv_program_run(tv_program* program, const tv_tensor* inputs, size_t n_inputs,
                                 tv_tensor* outputs, size_t n_outputs);
 
-/* Lays out the memory of a run with inputs of these dtypes and shapes, whose data may be NULL, and checks that
- * the run could begin; computes nothing. *arena_bytes: what its temporaries take. The next run with these
- * shapes begins sooner. Errors: as tv_program_run. @since 0.1 */
+/* Lays out the memory of a run with inputs of these dtypes and shapes, whose data may be NULL, and checks
+ * that the run could begin; computes nothing. *arena_bytes: what its temporaries take. The next run with
+ * these shapes begins sooner. Errors: as tv_program_run. @since 0.1 */
 TV_API tv_status tv_program_reserve(tv_program* program, const tv_tensor* inputs, size_t n_inputs,
                                     uint64_t* arena_bytes);
 

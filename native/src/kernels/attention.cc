@@ -18,9 +18,9 @@ namespace {
 constexpr int kBlockRows = 48;  // query rows that share the keys of a tile in the forward pass
 
 // --- attention --------------------------------------------------------------------------------------------
-// f32 or bf16 in and out, computed in f32; lse and slopes f32, key_lengths and starts i32. Error of o in f32: 2e-6 of
-// the largest |v| it weighs for scores up to about 30, plus what rounding of q.k itself (D * 2^-24 of |q||k|)
-// moves the weights. lse: 2e-6 + that of the scores.
+// f32 or bf16 in and out, computed in f32; lse and slopes f32, key_lengths and starts i32. Error of o in f32:
+// 2e-6 of the largest |v| it weighs for scores up to about 30, plus what rounding of q.k itself (D * 2^-24 of
+// |q||k|) moves the weights. lse: 2e-6 + that of the scores.
 
 constexpr int kForwardInputs = 3;
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import RESULTS, spread
+from common import RESULTS, ratio, spread
 
 FOLDER = Path(__file__).parent
 FASTER = "ᵀ: the second operand is [N, K]; the ratio is to the faster of PyTorch and NumPy's OpenBLAS"
@@ -181,6 +181,34 @@ def attention() -> str:
 """
 
 
+def training() -> str:
+    found = raw("training")
+    if found is None:
+        return ""
+    rows = []
+    for case in found["cases"]:
+        speeds = {name: [case["tokens"] / t for t in times] for name, times in case["seconds"].items()}
+        ours, theirs = (case["memory"][name] / 2**20 for name in ("trivet", "torch"))
+        faster = ratio(case["seconds"]["torch"], case["seconds"]["trivet"])
+        rows.append(
+            (
+                case["method"], case["dtype"], spread(speeds["trivet"]), spread(speeds["torch"]),
+                f"{faster:.2f}", f"{ours:.0f} / {theirs:.0f}", f"{ours / theirs:.2f}",
+            )
+        )  # fmt: skip
+    head = ("method", "compute", "trivet, tokens/s", "PyTorch", "ratio", "peak MiB", "ratio")
+    return f"""
+## Training
+
+`python benchmarks/training.py`: whole steps (forward, backward, clipping, AdamW) of SmolLM2-135M's shape on
+512 tokens, beside PyTorch with transformers, peft and bitsandbytes; the GPT is 6 layers of 384 on 8 x 256. In
+bf16 trivet's masters and moments are float32, PyTorch's bf16. QLoRA: PyTorch on NF4, double-quantised; trivet
+on the file's own Q4_0 blocks.
+
+{table(head, rows)}
+"""
+
+
 def roofline() -> None:
     """Operations per second over operations per byte: each file's tasks under the machine's roofs."""
     found = raw("inference")
@@ -230,7 +258,8 @@ def main() -> None:
     roofline()
     gemm = products("gemm", "Matrix products", FASTER)
     linear = products("linear", "Products with a weight, arranged once", "the ratio is to PyTorch's `linear`")
-    parts = (introduction(newest["machine"]), inference(), start(), threads(), gemm, linear, attention())
+    decoding = (inference(), start(), threads())
+    parts = (introduction(newest["machine"]), *decoding, gemm, linear, attention(), training())
     (FOLDER / "RESULTS.md").write_text("".join(parts), encoding="utf-8")
 
 

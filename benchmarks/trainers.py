@@ -40,7 +40,7 @@ def trivet_step(method: str, dtype: str, tokens: int, file: str, again: bool = F
     from trivet.train.step import Method
     from trivet.train.trainer import Trainer
 
-    whole = open_checkpoint(Path(file))
+    whole = gpt() if method == "gpt" else open_checkpoint(Path(file))
     checkpoint = base.decoded(whole, COMPUTE[dtype]) if method == "lora" else whole
     settings = None if method in ("full", "gpt") else lora.Lora(RANK, ALPHA)
     made = Method(
@@ -54,6 +54,17 @@ def trivet_step(method: str, dtype: str, tokens: int, file: str, again: bool = F
     positions = np.arange(tokens, dtype=np.int32) % context
     batch = Batch(all_ids, np.roll(all_ids, -1), positions, np.arange(tokens, dtype=np.int32) - positions)
     return lambda: trainer.step([batch], LR)
+
+
+def gpt() -> Any:
+    """The small GPT before any training."""
+    from trivet.models.scratch import Sizes, checkpoint
+
+    sizes = Sizes(
+        style="gpt2", layers=GPT["layers"], width=GPT["width"], heads=GPT["heads"], context=GPT["context"]
+    )
+    words = {"tokenizer.ggml.tokens": [str(i) for i in range(GPT["vocab"])]}
+    return checkpoint(sizes, words, 0, Path("gpt"))
 
 
 # --- PyTorch with transformers, peft and bitsandbytes -----------------------------------------------------

@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from common import Worker, in_turn, machine, ratio, spread, write
+from files import file
 
 HERE = Path(__file__).parent
-FILES = HERE / "files"
 CASES = [(m, d) for m in ("full", "lora", "qlora", "gpt") for d in ("f32", "bf16")]
 
 
-def file_of(method: str) -> Path:
-    return FILES / {"qlora": "smollm2-Q4_0.gguf", "gpt": "gpt-6x384.gguf"}.get(method, "smollm2-F32.gguf")
+def file_of(method: str) -> str:
+    return "" if method == "gpt" else str(file("Q4_0" if method == "qlora" else "F32"))
 
 
 def measure(method: str, dtype: str, tokens: int, threads: int, rounds: int) -> dict[str, Any]:
     workers = {
         name: Worker(
-            str(HERE / "trainers.py"), name, method, dtype, str(tokens), str(threads), str(file_of(method))
+            str(HERE / "trainers.py"), name, method, dtype, str(tokens), str(threads), file_of(method)
         )
         for name in ("trivet", "torch")
     }

@@ -1,4 +1,4 @@
-"""Score a text, or rows: mean NLL and perplexity, exact answers, the likeliest of several choices.
+"""Score a text, or rows: loss, exact answers, choices.
 
 NLL is the negative natural log of the probability of each token, given those before it.
 """

@@ -1,4 +1,4 @@
-"""Tune a model on your data: LoRA, QLoRA on a packed file as it is, or every weight."""
+"""Tune a model on your data: LoRA, QLoRA, or every weight."""
 
 from __future__ import annotations
 

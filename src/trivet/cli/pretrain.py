@@ -1,4 +1,4 @@
-"""Train a small model from scratch on your text, with a tokenizer made from it."""
+"""Train a small model from scratch on your text."""
 
 from __future__ import annotations
 

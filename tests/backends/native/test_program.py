@@ -81,8 +81,7 @@ def test_weights_are_read_where_they_are():
     packed = blocks.quantize(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64), q8_0)
     program = NATIVE.compile(Graph({"y": ops.dequantize(w)}), weights={"w": packed}.__getitem__)
     np.testing.assert_array_equal(program.run({})["y"], blocks.dequantize(packed, q8_0, (2, 64)))
-    kept = program._weights[0]
-    assert np.shares_memory(kept, packed)
+    assert np.shares_memory(program._model._arrays["w"], packed)
 
 
 def test_weights_stay_while_the_program_does():

@@ -252,6 +252,34 @@ def _addmm(c: Any, a: Any, b: Any, alpha: float, beta: float, **transposed: bool
     return product + beta * c if beta else product
 
 
+def _grad_norm(*gs: Any) -> Any:
+    peak = np.max([np.max(np.abs(g), initial=0.0) for g in gs])
+    by = peak if peak else 1.0
+    return peak, np.sqrt(np.sum([np.sum(np.square(g / by)) for g in gs]))
+
+
+def _adamw(
+    p: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    rates: Any,
+    scale: Any,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+) -> Any:
+    if not scale > 0:
+        return p, m, v
+    u, (lr, m_rise, v_rise) = g * scale, rates
+    beta1, rest1, beta2, rest2, eps, decay = (  # they are float32, as what they meet is
+        float(np.float32(x)) for x in (beta1, 1 - beta1, beta2, 1 - beta2, eps, decay)
+    )
+    m, v = beta1 * m + rest1 * u, beta2 * v + rest2 * u * u
+    return p * (1 - lr * decay) - lr * (m * m_rise) / (np.sqrt(v * v_rise) + eps), m, v
+
+
 LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
     "maximum": np.maximum, "minimum": np.minimum, "neg": np.negative, "abs": np.abs, "exp": np.exp,
@@ -264,7 +292,8 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "sum": _reduce(_sum), "mean": _reduce(_mean), "max": _reduce(np.max), "min": _reduce(np.min),
     "logsumexp": _reduce(_logsumexp), "argmax": _argmax,
     "matmul": _matmul, "addmm": _addmm,
-    "after": lambda x, g: x,
+    "after": lambda x, g: x, "grad_norm": _grad_norm, "adamw": _adamw,
+    "accumulate": lambda total, g, keep: total + g if keep else g,
     "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, axes: x.transpose(axes),
     "broadcast_to": lambda x, shape: np.broadcast_to(x, shape), "slice": _slice, "pad": _pad,
     "concat": lambda *xs, axis: np.concatenate(xs, axis), "take": _take, "scatter_add": _scatter_add,

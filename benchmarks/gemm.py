@@ -12,12 +12,9 @@ memory (they may lie in a cache, so it can pass 100 %).
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
-from dataclasses import asdict
 
-from common import machine, write
-from products import HEAD, Case, Contest, against_best, line
+from products import Case, options, run
 
 SQUARES = (256, 512, 1024, 2048, 4096)
 ROWS = (1, 8, 64, 512)
@@ -34,32 +31,10 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.02, help="per contestant and round, at least")
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser = options(__doc__, KINDS, ROWS)
     parser.add_argument("--squares", type=int, nargs="*", default=list(SQUARES))
-    parser.add_argument("--rows", type=int, nargs="*", default=list(ROWS))
-    parser.add_argument("--json", help="write the raw results here")
     args = parser.parse_args()
-    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # a peer runs as it would by itself
-        os.environ.pop(name, None)
-    for name in ("TRIVET_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        os.environ[name] = str(args.threads)
-
-    info = machine(args.threads)
-    contest = Contest(CONTESTANTS, args.threads)
-    print(HEAD + "".join(f"{name:>10}" for name in CONTESTANTS) + "   (GFLOP/s, int8: GOP/s)")
-    results = []
-    for case in cases(args):
-        times = contest.measure(case, args.rounds, args.seconds)
-        results.append({**asdict(case), "seconds": times, "ratio": against_best(times)})
-        print(line(case, times, info["rates"]), flush=True)
-    contest.close()
-    write("gemm", args.json, {"machine": info, "args": vars(args), "cases": results})
+    run("gemm", CONTESTANTS, cases(args), args, "(GFLOP/s, int8: GOP/s)")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,9 @@ measured before: arithmetic or, if that is less, reading the operands.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
-from dataclasses import asdict
 
-from common import machine, write
-from products import HEAD, Case, Contest, against_best, line
+from products import Case, options, run
 
 ROWS = (1, 8, 64, 512)
 SHAPES = ((576, 576), (576, 1536), (1536, 576), (2048, 8192), (576, 49152))  # K, N
@@ -31,29 +28,9 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.02, help="per contestant and round, at least")
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
-    parser.add_argument("--json", help="write the raw results here")
+    parser = options(__doc__, KINDS, ROWS)
     args = parser.parse_args()
-    for name in ("TRIVET_THREADS", "OMP_NUM_THREADS"):
-        os.environ[name] = str(args.threads)
-
-    info = machine(args.threads)
-    contest = Contest(CONTESTANTS, args.threads)
-    print(HEAD + "".join(f"{name:>10}" for name in CONTESTANTS) + "   (GFLOP/s)")
-    results = []
-    for case in cases(args):
-        times = contest.measure(case, args.rounds, args.seconds)
-        results.append({**asdict(case), "seconds": times, "ratio": against_best(times)})
-        print(line(case, times, info["rates"]), flush=True)
-    contest.close()
-    write("linear", args.json, {"machine": info, "args": vars(args), "cases": results})
+    run("linear", CONTESTANTS, cases(args), args, "(GFLOP/s)")
 
 
 if __name__ == "__main__":

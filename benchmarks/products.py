@@ -10,9 +10,11 @@ the weight, as a model's do, so that it comes from memory.
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
 from typing import Any
@@ -127,7 +129,7 @@ class Contestant:
 class Contest:
     """All contestants' processes; one runs at a time."""
 
-    def __init__(self, names: tuple[str, ...], threads: int) -> None:
+    def __init__(self, names: Sequence[str], threads: int) -> None:
         self.workers = {name: common.Worker(__file__, name, str(threads)) for name in names}
 
     def measure(self, case: Case, rounds: int, seconds: float) -> dict[str, list[float]]:
@@ -155,6 +157,38 @@ def line(case: Case, times: dict[str, list[float]], rates: dict[str, float]) -> 
 
 
 HEAD = f"{'':9}{'':5}{'m':>5}{'k':>6}{'n':>6}{'bound':>8}{'spread':>8}{'ratio':>7}"
+
+
+def options(doc: str | None, kinds: Sequence[str], rows: Sequence[int]) -> argparse.ArgumentParser:
+    """What a claim's script can be told."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.02, help="per contestant and round, at least")
+    parser.add_argument("--kinds", nargs="+", default=list(kinds), choices=kinds)
+    parser.add_argument("--rows", type=int, nargs="*", default=list(rows))
+    parser.add_argument("--json", help="write the raw results here")
+    return parser
+
+
+def run(
+    claim: str, contestants: Sequence[str], cases: Iterable[Case], args: argparse.Namespace, unit: str
+) -> None:
+    """Measures the cases, prints a line each, and writes the results."""
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # a peer runs as it would by itself
+        os.environ.pop(name, None)
+    for name in ("TRIVET_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ[name] = str(args.threads)
+    info = common.machine(args.threads)
+    contest = Contest(contestants, args.threads)
+    print(HEAD + "".join(f"{name:>10}" for name in contestants) + f"   {unit}")
+    results = []
+    for case in cases:
+        times = contest.measure(case, args.rounds, args.seconds)
+        results.append({**asdict(case), "seconds": times, "ratio": against_best(times)})
+        print(line(case, times, info["rates"]), flush=True)
+    contest.close()
+    common.write(claim, args.json, {"machine": info, "args": vars(args), "cases": results})
 
 
 if __name__ == "__main__":

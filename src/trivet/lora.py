@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from trivet import arguments, graph, ops
 from trivet.dtypes import DType, f32, i64
 from trivet.errors import InputError
 from trivet.graph import Node
+from trivet.ops.rules import to_dtype
 from trivet.plan import rebuilt, rewrite
 
 #: "all" linears of a decoder block, by GGUF's names and by Hugging Face's
@@ -84,7 +86,7 @@ class Adapted:
         if name not in self.leaves:
             leaf, self.shapes[name] = make(name, shape, f32), shape
             self.leaves[name] = leaf
-            self.used[name] = leaf if dtype is f32 else ops.cast(leaf, dtype)
+            self.used[name] = to_dtype(leaf, dtype)
         return self.used[name]
 
 
@@ -104,10 +106,10 @@ def adapt(
 
     def rule(node: Node, inputs: tuple[Node, ...]) -> Node:
         node = rebuilt(node, inputs)
-        weight = node.inputs[1] if node.op == "linear" else node
-        if weight is node or weight.op != "weight" or not lora.takes(weight.attrs["name"]):
+        weight = _weight(node)
+        if weight is None or not lora.takes(weight.name):
             return node
-        unused.difference_update(t for t in lora.targets if _matches(weight.attrs["name"], t))
+        unused.difference_update(t for t in lora.targets if _matches(weight.name, t))
         return _adapted(node, weight, lora, key, leaf, made)
 
     made.outputs = rewrite(outputs, rule)
@@ -119,12 +121,28 @@ def adapt(
     return made
 
 
-def _adapted(
-    node: Node, weight: Node, lora: Lora, key: Node | None, make: Callable[..., Node], made: Adapted
-) -> Node:
-    name, (n, k) = weight.attrs["name"], weight.shape
+class _Weight(NamedTuple):
+    """The constant matrix [n, k] of a linear layer."""
+
+    name: str
+    n: int
+    k: int
+
+
+def _weight(node: Node) -> _Weight | None:
+    """That of a call, if it is one of `linear` and its matrix is a weight."""
+    if node.op != "linear" or node.inputs[1].op != "weight":
+        return None
+    n, k = node.inputs[1].shape
     assert isinstance(n, int), "weights have fixed shapes"
     assert isinstance(k, int), "weights have fixed shapes"
+    return _Weight(node.inputs[1].attrs["name"], n, k)
+
+
+def _adapted(
+    node: Node, weight: _Weight, lora: Lora, key: Node | None, make: Callable[..., Node], made: Adapted
+) -> Node:
+    name, n, k = weight
     x = node.inputs[0]
     a = made.leaf(f"{name}.lora_a", (lora.rank, k), make, x.dtype)
     b = made.leaf(f"{name}.lora_b", (n, lora.rank), make, x.dtype)
@@ -144,13 +162,12 @@ def attach(outputs: Sequence[Node], ranks: Mapping[str, int], prefix: str) -> li
 
     def rule(node: Node, inputs: tuple[Node, ...]) -> Node:
         node = rebuilt(node, inputs)
-        weight = node.inputs[1] if node.op == "linear" else node
-        if weight is node or weight.op != "weight" or (name := weight.attrs["name"]) not in ranks:
+        weight = _weight(node)
+        if weight is None or weight.name not in ranks:
             return node
+        name, n, k = weight
         unused.discard(name)
-        (n, k), rank = weight.shape, ranks[name]
-        assert isinstance(n, int), "weights have fixed shapes"
-        assert isinstance(k, int), "weights have fixed shapes"
+        rank = ranks[name]
         a = graph.weight(f"{prefix}{name}.lora_a", (rank, k), f32)
         b = graph.weight(f"{prefix}{name}.lora_b", (n, rank), f32)
         out: Node = ops.addmm(node, ops.linear(node.inputs[0], a), b, transpose_b=True)

@@ -10,23 +10,9 @@ import time
 import pytest
 
 import tiny_model
+from command import ok, trivet
 
 VERBS = ("run", "chat", "inspect", "tokenize", "eval", "devices", "bench", "export")
-
-
-def trivet(*args, stdin=""):
-    return subprocess.run(
-        [sys.executable, "-m", "trivet.cli.main", *map(str, args)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-    )
-
-
-def ok(*args, stdin=""):
-    done = trivet(*args, stdin=stdin)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,33 +1,17 @@
 """`--adapter` and `trivet merge` as a user runs them."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 import tiny_adapter
 import tiny_model
 import trivet as tv
+from command import ok, trivet
 from trivet.cli.adapters import scaled
 from trivet.models.checkpoint import open_checkpoint
 
 SAME = ("--raw", "--temperature", 0, "--max-tokens", 12, "--json")
-
-
-def trivet(*args, stdin=""):
-    return subprocess.run(
-        [sys.executable, "-m", "trivet.cli.main", *map(str, args)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-    )
-
-
-def ok(*args, stdin=""):
-    done = trivet(*args, stdin=stdin)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

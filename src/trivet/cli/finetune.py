@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from trivet.cli.output import DeviceOption, JsonOption, ThreadsOption
 from trivet.cli.training_options import (
     AlphaOption,
@@ -42,13 +39,9 @@ from trivet.cli.training_options import (
     TunedArgument,
     ValidationOption,
     WarmupOption,
-    columns,
     given,
 )
-from trivet.errors import InputError
 
-#: options that are no settings of the run
-APART = ("resume", "config", "track", "dry_run", "device", "threads", "as_json")
 EXAMPLE = "trivet finetune smollm2-135m orders.jsonl --out orders --epochs 3"
 
 
@@ -92,26 +85,8 @@ def finetune(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    session = _session(given(locals(), APART), resume, config, device, threads)
-    from trivet.cli.training import carry_out
+    settings = given(locals())
+    from trivet.cli.training import carry_out, opened
 
+    session = opened("finetune", settings, resume, config, device, threads)
     carry_out(session, dry_run, track, as_json)
-
-
-def _session(
-    settings: dict[str, Any], resume: Path | None, config: Path | None, device: str, threads: int
-) -> Any:
-    from trivet.train import config as configs
-    from trivet.train.finetune import Session
-    from trivet.train.recipes import reopen
-
-    if resume is not None:
-        if settings or config:
-            raise InputError("[finetune] --resume goes on with the run's own settings; give no others")
-        return reopen(resume, device, threads)
-    settings["columns"] = columns(settings.pop("column", None))
-    settings["targets"] = settings.pop("target", None)
-    values = {**(configs.read(config) if config else {}), **given(settings)}
-    if "out" not in values and "data" in values:
-        values["out"] = Path(str(values["data"])).stem
-    return Session(configs.make(configs.Finetune, values), device, threads)

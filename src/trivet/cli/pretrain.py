@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,13 +30,9 @@ from trivet.cli.training_options import (
     TokensOption,
     TrackOption,
     ValidationOption,
-    columns,
     given,
 )
-from trivet.errors import InputError
 
-#: options that are no settings of the run
-APART = ("resume", "config", "track", "dry_run", "device", "threads", "as_json")
 EXAMPLE = "trivet pretrain corpus.txt --out small --style gpt2 --tokenizer bpe --vocab 4096 --steps 1000"
 
 
@@ -85,25 +80,8 @@ def pretrain(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    session = _session(given(locals(), APART), resume, config, device, threads)
-    from trivet.cli.training import carry_out
+    settings = given(locals())
+    from trivet.cli.training import carry_out, opened
 
+    session = opened("pretrain", settings, resume, config, device, threads)
     carry_out(session, dry_run, track, as_json)
-
-
-def _session(
-    settings: dict[str, Any], resume: Path | None, config: Path | None, device: str, threads: int
-) -> Any:
-    from trivet.train import config as configs
-    from trivet.train.pretrain import Session
-    from trivet.train.recipes import reopen
-
-    if resume is not None:
-        if settings or config:
-            raise InputError("[pretrain] --resume goes on with the run's own settings; give no others")
-        return reopen(resume, device, threads)
-    settings["columns"] = columns(settings.pop("column", None))
-    values = {**(configs.read(config) if config else {}), **given(settings)}
-    if "out" not in values and "data" in values:
-        values["out"] = Path(str(values["data"])).stem
-    return Session(configs.make(configs.Pretrain, values), device, threads)

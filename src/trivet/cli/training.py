@@ -8,23 +8,26 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import typer
 
 from trivet.cli.output import emit_json, human_bytes, note
+from trivet.cli.training_options import columns, given
 from trivet.errors import InputError
-from trivet.train.config import Finetune, Training
+from trivet.train.config import Finetune, Training, read
+from trivet.train.curve import Smoothed
 from trivet.train.events import Evaluated, Event, Note, Planned, Stepped, Watch
+from trivet.train.recipes import prepared, reopen
 from trivet.train.session import Run, Session
-from trivet.train.track import TRACKERS, tracker
+from trivet.train.track import found
 from trivet.train.trainer import resident
 
 BARS = "▁▂▃▄▅▆▇█"
 SHOWN = 60  # losses in the small curve
 EVERY = 10.0  # seconds between lines where nobody watches
-SMOOTHING = 0.9
 
 
 def clock(seconds: float) -> str:
@@ -45,8 +48,7 @@ class State:
         self.last: Stepped | None = None
         self.held: Evaluated | None = None
         self.losses: list[float] = []
-        self.smooth = 0.0
-        self.weight = 0.0
+        self.smooth = Smoothed()
         self.tokens = 0
         self.seconds = 0.0
         self.steps = 0
@@ -68,8 +70,7 @@ class State:
         if event.report.skipped:
             return
         self.losses = [*self.losses[-SHOWN + 1 :], event.report.loss]
-        self.smooth = SMOOTHING * self.smooth + (1 - SMOOTHING) * event.report.loss
-        self.weight = SMOOTHING * self.weight + (1 - SMOOTHING)
+        self.smooth.add(event.report.loss)
 
     @property
     def left(self) -> float:
@@ -90,9 +91,8 @@ class State:
             return ""
         r = self.last.report
         held = f"  validation {self.held.loss:.4f}" if self.held else ""
-        smooth = self.smooth / (self.weight or 1)
         return (
-            f"step {r.step}/{self.plan.steps}  loss {r.loss:.4f}  smoothed {smooth:.4f}"
+            f"step {r.step}/{self.plan.steps}  loss {r.loss:.4f}  smoothed {self.smooth.mean:.4f}"
             f"{held}  lr {self.last.lr:.2e}  norm {r.norm:.3f}  {self.tokens / self.seconds:,.0f} tokens/s"
             f"  {human_bytes(resident())}  {clock(self.left)} left"
         )
@@ -163,7 +163,7 @@ def _view(state: State, width: int) -> Any:
     grid = Table.grid(padding=(0, 3, 0, 0))
     rows = [
         ("step", f"{r.step} of {plan.steps}", "epoch", f"{last.epoch:.2f}"),
-        ("loss", f"{r.loss:.4f}", "smoothed", f"{state.smooth / (state.weight or 1):.4f}"),
+        ("loss", f"{r.loss:.4f}", "smoothed", f"{state.smooth.mean:.4f}"),
         ("learning rate", f"{last.lr:.2e}", "gradient norm", f"{r.norm:.3f}"),
         ("tokens/s", f"{state.tokens / state.seconds:,.0f}", "memory", human_bytes(resident())),
         ("time left", clock(state.left), "validation", f"{state.held.loss:.4f}" if state.held else "-"),
@@ -195,11 +195,25 @@ def summary(plan: Planned) -> str:
     return text + (f"; resumed after step {plan.resumed}" if plan.resumed else "")
 
 
+def opened(
+    recipe: str, settings: dict[str, Any], resume: Path | None, config: Path | None, device: str, threads: int
+) -> Session:
+    """The run that a verb's options ask for, made ready: a new one, or the one in a folder."""
+    if resume is not None:
+        if settings or config:
+            raise InputError(f"[{recipe}] --resume goes on with the run's own settings; give no others")
+        return reopen(resume, device, threads)
+    named = {**settings, "columns": columns(settings.get("column")), "targets": settings.get("target")}
+    flags = {name: value for name, value in given(named).items() if name not in ("column", "target")}
+    values = {**(read(config) if config else {}), **flags}
+    if "out" not in values and "data" in values:
+        values["out"] = Path(str(values["data"])).stem
+    return prepared(recipe, values, device, threads)
+
+
 def carry_out(session: Session, dry_run: bool, track: list[str] | None, as_json: bool) -> None:
     """Runs a session, or says what it would do, and reports."""
-    for name in track or []:
-        if name not in TRACKERS:
-            raise InputError(f"[track] no tracker {name!r}; known: {', '.join(TRACKERS)}")
+    trackers = [found(name) for name in track or []]
     if dry_run:
         plan = session.planned(measure=True)
         if as_json:
@@ -207,9 +221,9 @@ def carry_out(session: Session, dry_run: bool, track: list[str] | None, as_json:
         else:
             print("\n".join([*session.notes, summary(plan)]))
         return
-    trackers = [tracker(name, session.folder) for name in track or []]
+    watches = [make(session.folder) for make in trackers]
     with watching(as_json) as watch:
-        run = session.run([watch, *trackers])
+        run = session.run([watch, *watches])
     if as_json:
         emit_json(_facts(run))
     else:
@@ -242,7 +256,7 @@ def _report(run: Run, session: Session) -> None:
         return
     held = f", validation loss {run.validation[-1][1]:.4f}" if run.validation else ""
     print(f"{run.steps} steps in {run.seconds:.0f} s{held}")
-    print(f"wrote {run.result}, {run.folder / 'loss.svg'}")
+    print(f"wrote {run.result}, {run.curve}")
     print(f"next: trivet {_next(run, session.config)}")
 
 

@@ -3,7 +3,7 @@ recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,9 +64,13 @@ TrackOption = Annotated[
 ]
 
 
-def given(options: Mapping[str, Any], apart: Collection[str] = ()) -> dict[str, Any]:
-    """The options that were given, but for those `apart`."""
-    return {name: value for name, value in options.items() if value is not None and name not in apart}
+#: options that are no settings of the run
+APART = ("resume", "config", "track", "dry_run", "device", "threads", "as_json")
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among a verb's options that were given."""
+    return {name: value for name, value in options.items() if value is not None and name not in APART}
 
 
 def columns(pairs: list[str] | None) -> dict[str, str] | None:

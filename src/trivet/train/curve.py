@@ -1,6 +1,6 @@
 """A run's loss curve as an SVG, from its log: each step, smoothed over, and the validation losses.
 
-Written by hand in seventy lines: what a plotting library would bring here is forty megabytes.
+Written by hand: what a plotting library would bring here is forty megabytes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,26 @@ SMOOTHING = 0.9
 Points = list[tuple[float, float]]
 
 
-def smoothed(values: Sequence[float], by: float = SMOOTHING) -> list[float]:
-    """An exponential mean, without the pull of its beginning.
+class Smoothed:
+    """An exponential mean, without the pull of its beginning; 0 of nothing.
 
-    >>> smoothed([1.0, 1.0, 1.0])
+    >>> smooth = Smoothed()
+    >>> [smooth.add(1.0), smooth.add(1.0), smooth.mean]
     [1.0, 1.0, 1.0]
     """
-    out, total, weight = [], 0.0, 0.0
-    for value in values:
-        total, weight = by * total + (1 - by) * value, by * weight + (1 - by)
-        out.append(total / weight)
-    return out
+
+    def __init__(self) -> None:
+        self._total, self._weight = 0.0, 0.0
+
+    @property
+    def mean(self) -> float:
+        return self._total / (self._weight or 1)
+
+    def add(self, value: float) -> float:
+        """The mean with one value more."""
+        self._total = SMOOTHING * self._total + (1 - SMOOTHING) * value
+        self._weight = SMOOTHING * self._weight + (1 - SMOOTHING)
+        return self.mean
 
 
 def draw(folder: Path) -> Path | None:
@@ -40,7 +49,8 @@ def draw(folder: Path) -> Path | None:
     if not steps:
         return None
     held = _points(lines, "evaluated")
-    smooth = list(zip((x for x, _ in steps), smoothed([y for _, y in steps]), strict=True))
+    mean = Smoothed()
+    smooth = [(x, mean.add(y)) for x, y in steps]
     path = folder / NAME
     try:
         path.write_text(_svg(steps, smooth, held), "utf-8")

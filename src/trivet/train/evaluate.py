@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import graph, runtime
-from trivet.dtypes import i32
+from trivet import runtime
 from trivet.errors import FileError, InputError
 from trivet.generate.adapted import adapted
 from trivet.generate.model import Model
-from trivet.graph import Dim, Graph
+from trivet.graph import Graph
 from trivet.nn.attention import packed
 from trivet.train.data import UNTRAINED, Batch, Batches, Dataset, Refused, Row, RowFile
-from trivet.train.step import losses
+from trivet.train.step import losses, token_inputs
 
 TOKENS = 2048  # of a batch, at most, unless an example is longer
 KEPT = 20  # wrong answers that a result shows
@@ -71,7 +70,7 @@ class Measure:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.backend = runtime.backend(model.device)
-        given = {n: graph.input(n, (Dim("T"),), i32) for n in ("ids", "targets", "positions", "starts")}
+        given = token_inputs()
         logits = model.definition(given["ids"], given["positions"], packed(given["starts"]))
         added = adapted(model.adapters)
         whole = added.graph(Graph({"logits": logits})).outputs["logits"]
@@ -84,8 +83,7 @@ class Measure:
 
     def losses(self, batch: Batch) -> npt.NDArray[np.float64]:
         """The loss of each position, 0 where nothing is trained."""
-        given = {n: getattr(batch, n) for n in ("ids", "targets", "positions", "starts")}
-        out = self.backend.to_numpy(self.program.run(given)["losses"])
+        out = self.backend.to_numpy(self.program.run(batch.arrays())["losses"])
         return np.asarray(out, np.float64)
 
 

@@ -3,6 +3,7 @@ came of it."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -168,7 +169,7 @@ class Session(ABC):
         if self.held is None:
             return []
         # no larger than those of training, so that measuring takes no more memory
-        tokens = max(max(self._positions()), int(self.held.lengths.max()))
+        tokens = max(max(self._positions), int(self.held.lengths.max()))
         batches = Batches(self.held, tokens, shuffle=False)
         return [batch for _, step in batches.walk(1) for batch in step]
 
@@ -194,14 +195,12 @@ class Session(ABC):
 
     def planned(self, *, measure: bool = False) -> Planned:
         """What there is to do; with `measure`, how much memory and time it will take, too."""
-        shapes = self.method.shapes().values()
-        most = max(self._positions())
-        memory = self.trainer.memory(most) if measure else 0
+        memory = self.trainer.memory(max(self._positions)) if measure else 0
         seconds = self._pace() * self.steps if measure else 0.0
         return Planned(
             method=self.name,
-            parameters=sum(_size(s) for s in shapes),
-            of=sum(_size(e.shape) for e in self.checkpoint.tensors.values()),
+            parameters=sum(a.size for a in self.trainer.parameters.values()),
+            of=sum(math.prod(e.shape) for e in self.checkpoint.tensors.values()),
             steps=self.steps,
             tokens=self.train.positions,
             targets=self.train.targets,
@@ -212,6 +211,7 @@ class Session(ABC):
             seconds=seconds,
         )
 
+    @cached_property
     def _positions(self) -> list[int]:
         """Positions of the micro-batches of the first epoch."""
         lengths = self.train.lengths
@@ -279,10 +279,3 @@ def _writable(folder: Path, *, fresh: bool) -> None:
 def _most(data: Dataset, rows: int) -> int:
     """Positions of the longest examples together."""
     return int(np.sort(data.lengths)[-rows:].sum())
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size

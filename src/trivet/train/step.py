@@ -19,7 +19,7 @@ A step whose loss or gradients are not finite changes nothing: adamw reads its `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 
 import numpy as np
@@ -31,8 +31,10 @@ from trivet.graph import Dim, Graph, Node
 from trivet.lora import Lora, adapt
 from trivet.models.checkpoint import Checkpoint
 from trivet.nn.attention import packed
+from trivet.ops.rules import to_dtype
 from trivet.optim import AdamW
 from trivet.train.checkpointing import checkpointed
+from trivet.train.data import Batch
 
 LARGEST = float(np.finfo(np.float32).max)
 #: an averaged gradient whose square is still finite
@@ -57,13 +59,13 @@ class Parameters(Checkpoint):
         if name not in self.used:
             leaf = self.leaves[name] = self._leaf(name, shape, f32)
             self.shapes[name] = shape
-            self.used[name] = leaf if len(shape) < 2 else _as(leaf, self._compute)
+            self.used[name] = leaf if len(shape) < 2 else to_dtype(leaf, self._compute)
         return self.used[name]
 
 
-def _as(x: Node, dtype: DType) -> Node:
-    made: Node = x if x.dtype is dtype else ops.cast(x, dtype)
-    return made
+def token_inputs() -> dict[str, Node]:
+    """The inputs of a batch, by the names of its fields."""
+    return {f.name: graph.input(f.name, (Dim("T"),), i32) for f in fields(Batch)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Method:
         parameters = Parameters(self.checkpoint, leaf, self.compute)
         source = parameters if self.lora is None else self.checkpoint
         model = self.architecture.Model(self.architecture.Config.from_metadata(self.checkpoint), source)
-        given = {n: graph.input(n, (Dim("T"),), i32) for n in ("ids", "targets", "positions", "starts")}
+        given = token_inputs()
         logits = model(given["ids"], given["positions"], packed(given["starts"]), dtype=self.compute)
         if self.lora is None:
             there = set(graph.walk([logits]))

@@ -67,11 +67,16 @@ def trackio(folder: Path) -> Watch:
 TRACKERS: dict[str, Callable[[Path], Watch]] = {"tensorboard": tensorboard, "trackio": trackio}
 
 
-def tracker(name: str, folder: Path) -> Watch:
-    """The watcher of that name."""
+def found(name: str) -> Callable[[Path], Watch]:
+    """What makes the watcher of that name."""
     if name not in TRACKERS:
         raise InputError(f"[track] no tracker {name!r}; known: {', '.join(TRACKERS)}")
-    return TRACKERS[name](folder)
+    return TRACKERS[name]
+
+
+def tracker(name: str, folder: Path) -> Watch:
+    """The watcher of that name."""
+    return found(name)(folder)
 
 
 def _missing(name: str, package: str) -> UnsupportedError:

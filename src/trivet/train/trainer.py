@@ -9,7 +9,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -99,7 +99,7 @@ class Trainer:
     def _inputs(
         self, batch: Batch, number: int, targets: int, rates: npt.NDArray[np.float32], last: bool
     ) -> dict[str, Any]:
-        given: dict[str, Any] = _tokens(batch) | {"tokens": np.float32(targets), "rates": rates}
+        given: dict[str, Any] = batch.arrays() | {"tokens": np.float32(targets), "rates": rates}
         if self.accumulate:
             given |= {"keep": np.float32(number > 0), "apply": np.float32(last)}
         if self.method.lora is not None and self.method.lora.dropout:
@@ -111,7 +111,7 @@ class Trainer:
         total, targets, parameters = 0.0, 0, self.parameters
         for batch in batches:
             if batch.trained:
-                out = self._measure.run(_tokens(batch) | parameters)
+                out = self._measure.run(batch.arrays() | parameters)
                 total += float(self.backend.to_numpy(out["loss"]))
                 targets += batch.trained
         return total, targets
@@ -122,10 +122,7 @@ class Trainer:
         reserve = getattr(self._program, "reserve", None)
         if reserve is None:
             return 0
-        shapes = dict.fromkeys(("ids", "targets", "positions", "starts"), (tokens,)) | {
-            "rates": (3,),
-            "key": (2,),
-        }
+        shapes = {f.name: (tokens,) for f in fields(Batch)} | {"rates": (3,), "key": (2,)}
         arena = reserve(dict.fromkeys(("tokens", "keep", "apply"), ()) | shapes)
         states = sum(a.nbytes for n, a in self._program.state.items() if n[:2] in ("m.", "v.", "g."))
         return resident() + int(states + arena)
@@ -173,7 +170,3 @@ def resident() -> int:
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _tokens(batch: Batch) -> dict[str, Any]:
-    return {n: getattr(batch, n) for n in ("ids", "targets", "positions", "starts")}

@@ -11,7 +11,7 @@ So examples that share a batch do not see each other, and what they give is what
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,10 @@ class Batch:
     targets: Ids
     positions: Ids
     starts: Ids
+
+    def arrays(self) -> dict[str, Ids]:
+        """Its fields by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
     def trained(self) -> int:

@@ -87,6 +87,22 @@ TV_INLINE void store_codes(const RowPairs* p, TileBlock<Block>* out) {
   }
 }
 
+// The codes of 32 k with their offsets and inner scales: what a row's scales are yet to meet.
+template <class Block>
+TV_INLINE void scaled_codes(const uint8_t* w, RowPairs* p) {
+  using L = Arranged<Block>;
+  unpack_codes<Block>(w, p);
+  if constexpr (L::kHalves) {
+    const uint8_t* tail = w + L::kCodeBytes;
+    const RowPairs factors[2] = {load_rows_i8(tail), load_rows_i8(tail + 16)};
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) p[i] = p[i] * factors[i / 8];
+  } else if constexpr (L::kOffset != 0) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) p[i] = p[i] - L::kOffset;
+  }
+}
+
 // `blocks` of 32 k from w on, which is where 256 k begin in formats that have such blocks. Returns their end.
 template <class Block>
 const uint8_t* unpack_tiles(const uint8_t* w, int64_t blocks, TileBlock<Block>* out) {
@@ -104,15 +120,7 @@ const uint8_t* unpack_tiles(const uint8_t* w, int64_t blocks, TileBlock<Block>* 
     if constexpr (L::kMin) store_rows(out->min0, rows.min0);
     if constexpr (L::kMin && L::kHalves) store_rows(out->min1, rows.min1);
     RowPairs p[16];
-    unpack_codes<Block>(w, p);
-    if constexpr (L::kHalves) {
-      const RowPairs factors[2] = {load_rows_i8(tail), load_rows_i8(tail + 16)};
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) p[i] = p[i] * factors[i / 8];
-    } else if constexpr (L::kOffset != 0) {
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) p[i] = p[i] - L::kOffset;
-    }
+    scaled_codes<Block>(w, p);
     store_codes<Block>(p, out);
   }
   return w;

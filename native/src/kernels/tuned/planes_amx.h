@@ -103,15 +103,7 @@ TV_INLINE void strip_planes(const uint8_t* w, RowFloats d, RowFloats dmin, uint8
   const uint8_t* tail = w + L::kCodeBytes;
   const RowScales rows = load_scales<Block>(tail, d, dmin);
   RowPairs p[16];
-  unpack_codes<Block>(w, p);
-  if constexpr (L::kHalves) {
-    const RowPairs factors[2] = {load_rows_i8(tail), load_rows_i8(tail + 16)};
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) p[i] = p[i] * factors[i / 8];
-  } else if constexpr (L::kOffset != 0) {
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) p[i] = p[i] - L::kOffset;
-  }
+  scaled_codes<Block>(w, p);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
     const __m512 even = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(p[i].v, 16), 16));

@@ -312,6 +312,11 @@ void prepare_amx(const View& w, void* prepared, ThreadPool& pool) {
   arrange_all(is_half(w.dtype) ? pair_form(w) : strip_form(w), w, prepared, pool);
 }
 
+// A weight of f32 is read as it lies: one that nothing arranged is enough for both directions.
+bool accept_float_grad(const DType* in, int n_in, const DType* out, int n_out) {
+  return accept_input_grad(in, n_in, out, n_out) && in[1] == DType::f32;
+}
+
 void prepared_row_amx(const View& w, const void* prepared, int64_t row, void* out) {
   (is_half(w.dtype) ? pair_row : strip_row)(w, prepared, row, out);
 }
@@ -329,6 +334,7 @@ TV_KERNELS(linear,
 TV_KERNELS(linear_amx,
            {"linear", accept_linear, check_linear, run_linear_amx, scratch_linear_amx, prepared_bytes_amx,
             prepare_amx, run_together_amx, prepared_row_amx},
+           {"linear_input_grad", accept_float_grad, check_input_grad, run_input_grad, scratch_input_grad},
            {"linear_input_grad", accept_input_grad, check_input_grad, run_input_grad_amx,
             scratch_input_grad_amx, nullptr, nullptr, nullptr, nullptr, true})
 #endif

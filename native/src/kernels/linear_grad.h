@@ -7,7 +7,7 @@
 // valid range   all floats; with AMX infinities come out as infinities or NaN, as does a |g| over
 //               2^128 - 2^119, and what is under 2^-126 of g, of w or of a sum is zero
 // layout        K divides by the format's block
-// With AMX the weight is read from its arranged copy; if there is none, one is made in scratch.
+// With AMX a weight that is not f32 is read from its arranged copy; if there is none, one is made in scratch.
 #pragma once
 
 #include "kernels/checks.h"
@@ -153,7 +153,6 @@ inline void multiply_bf16(const Call& call) {
 }
 
 inline size_t scratch_input_grad_amx(const Call& call) {
-  if (call.in[1].dtype == DType::f32) return scratch_input_grad(call);
   const MadeShape s = grad_shape(call);
   if (both_bf16(call))
     return gemm_scratch_of<TileEngine<uint16_t, float>>({s.columns, s.tokens, s.depth}, call.pool->size());
@@ -165,7 +164,6 @@ inline size_t scratch_input_grad_amx(const Call& call) {
 
 inline void run_input_grad_amx(const Call& call) {
   if (call.out[0].size() == 0) return;
-  if (call.in[1].dtype == DType::f32) return run_input_grad(call);
   if (both_bf16(call)) return multiply_bf16(call);
   const MadeShape s = grad_shape(call);
   const void* strips = arranged(call, call.in[1]);

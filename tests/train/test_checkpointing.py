@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from trivet.backends import native, numpy
 from trivet.graph import Dim, Graph, Node, walk
 from trivet.models.checkpoint import open_checkpoint
 from trivet.nn.attention import packed
-from trivet.train.checkpointing import block_inputs, checkpointed
+from trivet.train.checkpointing import block_inputs, checkpointed, frugal
 
 BLOCKS = 4
 
@@ -81,14 +82,14 @@ def program(checkpoint: Any, gradients: Sequence[Node | None], backend: Any = na
 
 
 def same(checkpoint: Any, loss: Node, wrt: Sequence[Node], backend: Any = native.BACKEND) -> None:
-    plain, again = grad(loss, wrt), checkpointed(loss, wrt)
     given = batch(loss)
-    want = program(checkpoint, plain, backend).run(given)
-    got = program(checkpoint, again, backend).run(given)
-    assert want.keys() == got.keys()
-    for name, value in want.items():
-        assert np.any(value)
-        np.testing.assert_array_equal(got[name], value)
+    want = program(checkpoint, grad(loss, wrt), backend).run(given)
+    for again in (checkpointed(loss, wrt), frugal(loss, wrt)):
+        got = program(checkpoint, again, backend).run(given)
+        assert want.keys() == got.keys()
+        for name, value in want.items():
+            assert np.any(value)
+            np.testing.assert_array_equal(got[name], value)
 
 
 def test_blocks_begin_where_their_weights_do(checkpoint: Any) -> None:
@@ -146,6 +147,30 @@ def test_memory_grows_with_the_blocks_inputs_alone(checkpoint: Any) -> None:
             made.run(batch(loss, tokens))
             sizes.append(made.arena_bytes)
     assert sizes[3] - sizes[2] < 0.5 * (sizes[1] - sizes[0])
+
+
+def test_cheap_values_are_computed_twice_and_nothing_else(checkpoint: Any) -> None:
+    logits, leaves = adapted(logits_of(checkpoint, ids()), 0.0)
+    loss = loss_of(logits)
+
+    def counts(gradients: Sequence[Node | None]) -> Counter[str]:
+        return Counter(n.op for n in walk([g for g in gradients if g is not None]))
+
+    more = counts(frugal(loss, leaves)) - counts(grad(loss, leaves))
+    assert more["swiglu"] == BLOCKS
+    assert more["rms_norm"] == 2 * BLOCKS
+    assert more.keys() == {"swiglu", "rms_norm", "after"}
+
+
+def test_casts_of_parameters_are_not_held(checkpoint: Any) -> None:
+    x = graph.input("ids", (3, 8), dtypes.bf16)
+    w = [graph.state(f"w{i}", (8, 8), dtypes.f32) for i in range(4)]
+    h = x
+    for s in w:
+        h = ops.linear(h, ops.cast(s, dtypes.bf16))
+    loss = ops.sum(ops.cast(h, dtypes.f32))
+    order = walk([g for g in frugal(loss, w) if g is not None])
+    assert sum(n.op == "cast" and n.inputs[0].op == "after" for n in order) == 3  # not of the first layer's
 
 
 def test_a_value_that_reaches_over_a_block_is_held(checkpoint: Any) -> None:

@@ -6,6 +6,8 @@ input of each block and, at any time, the inside of one.
 
 A block's input x and the gradient g that arrives at its output are one value each, whatever the model: so the
 second computation is that of the first on `after(x, g)`, and cannot begin before it is needed.
+
+Without checkpointing, too, what costs little more than reading it is computed anew: `frugal`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,35 @@ from trivet.plan import rebuilt
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 OUTSIDE = -1  # the block of what belongs to none
+#: rows that take little more time than reading their inputs
+CHEAP = frozenset(
+    {"cast", "geglu", "gelu_erf", "gelu_tanh", "layer_norm", "relu", "rms_norm", "silu", "swiglu"}
+)
+
+
+def frugal(output: Node, wrt: Sequence[Node]) -> list[Node | None]:
+    """The gradient of `output`, a single number, in each node of `wrt`, as `autograd.grad` gives it. The
+    results of cheap rows whose inputs are held are not: the backward pass makes them anew."""
+    seed = full((), 1.0, output.dtype)
+    found = grad(output, wrt, [seed])
+    order = walk([g for g in found if g is not None])
+    backward = _descendants(order, lambda node: node is seed)
+    read = {i for node in backward for i in node.inputs} - backward
+    late: dict[Node, Node] = {}
+    made: dict[Node, Node] = {}
+    for node in order:
+        if node in backward:
+            for source in node.inputs:
+                if source in read and source not in late and _is_cheap(source, read):
+                    g = next(made[i] for i in node.inputs if i in backward)
+                    late[source] = rebuilt(source, tuple(after(i, g) for i in source.inputs))
+            made[node] = rebuilt(node, tuple(made.get(i) or late.get(i, i) for i in node.inputs))
+    return [made.get(g, g) if g is not None else None for g in found]
+
+
+def _is_cheap(node: Node, held: set[Node]) -> bool:
+    """Whether a value may be made anew: of what is there, and not of a few numbers."""
+    return node.op in CHEAP and node.ndim > 1 and all(i.op in LEAVES or i in held for i in node.inputs)
 
 
 def checkpointed(

@@ -25,7 +25,6 @@ from types import ModuleType
 import numpy as np
 
 from trivet import graph, ops
-from trivet.autograd import grad
 from trivet.dtypes import DType, f32, i32, i64
 from trivet.graph import Dim, Graph, Node
 from trivet.lora import Lora, adapt
@@ -33,7 +32,7 @@ from trivet.models.checkpoint import Checkpoint
 from trivet.nn.attention import packed
 from trivet.ops.rules import to_dtype
 from trivet.optim import AdamW
-from trivet.train.checkpointing import checkpointed
+from trivet.train.checkpointing import checkpointed, frugal
 from trivet.train.data import Batch
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -119,7 +118,7 @@ class Method:
         traced = self.trace(graph.state, training=True)
         loss: Node = ops.sum(traced.losses)
         names = list(traced.shapes)[::-1]  # the last layer's gradients come first
-        of = checkpointed if self.checkpointing else grad
+        of = checkpointed if self.checkpointing else frugal
         gradients = dict(zip(names, of(loss, [traced.used[n] for n in names]), strict=True))
         updates: dict[str, Node] = {}
         if accumulate:

@@ -1,7 +1,5 @@
 """Every block format against the gguf package: sizes, every byte pattern, encoders."""
 
-import warnings
-
 import gguf
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from trivet.dtypes import DType
 from trivet.errors import DTypeError, NonFiniteError, ShapeError, UnsupportedError
 
 IN_GGUF = [*dtypes.PACKED, dtypes.f32, dtypes.f16, dtypes.bf16]
-ENCODED = [dtypes.q8_0, dtypes.q4_0, dtypes.q4_1]
 
 
 def of_gguf(dtype: DType) -> GType:
@@ -100,7 +97,8 @@ def test_wrong_sizes_and_dtypes_are_refused() -> None:
         dequantize(np.zeros(34, np.int8), dtypes.q8_0, (32,))  # type: ignore[arg-type]
 
 
-def some_values(scale: float) -> np.ndarray:
+@pytest.mark.parametrize("scale", [1, 1e-3, 1e3, 1e-7, 1e-30])
+def test_q8_0_equals_the_gguf_package(scale: float) -> None:
     values = (np.random.default_rng(4).standard_normal((64, 256)) * scale).astype(np.float32)
     values[0] = 0
     values[1] = scale
@@ -110,34 +108,9 @@ def some_values(scale: float) -> np.ndarray:
     values[4, :32] = np.float32(
         [127.0, 0.5, 1.5, -0.5, np.nextafter(np.float32(0.5), np.float32(0))] + [2.5] * 27
     )
-    return values
-
-
-@pytest.mark.parametrize("dtype", ENCODED, ids=str)
-@pytest.mark.parametrize("scale", [1, 1e-3, 1e3, 1e-7, 1e-30])
-def test_encoders_equal_the_gguf_package(dtype: DType, scale: float) -> None:
-    values = some_values(scale)
     with np.errstate(all="ignore"):
-        want = gguf.quants.quantize(values, of_gguf(dtype))
-    assert np.array_equal(quantize(values, dtype), want)
-
-
-@pytest.mark.parametrize("dtype", ENCODED, ids=str)
-def test_encoded_values_are_within_half_a_step(dtype: DType) -> None:
-    values = np.random.default_rng(5).uniform(-1, 1, (100, 64)).astype(np.float32)
-    back = dequantize(quantize(values, dtype), dtype, values.shape)
-    step = {dtypes.q8_0: 1 / 127, dtypes.q4_0: 1 / 8, dtypes.q4_1: 2 / 15}[dtype]
-    # q4_0 has no level at +8/8: one whole step at that end
-    bound = step if dtype is dtypes.q4_0 else step / 2
-    assert np.abs(back - values).max() <= bound + 2e-3
-
-
-@pytest.mark.parametrize("dtype", ENCODED, ids=str)
-def test_blocks_too_small_for_a_half_become_zero(dtype: DType) -> None:
-    tiny = np.linspace(-1e-42, 1e-42, 64, dtype=np.float32)  # subnormal: the inverse of a scale overflows
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not dequantize(quantize(tiny, dtype), dtype, (64,)).any()
+        want = gguf.quants.quantize(values, GType.Q8_0)
+    assert np.array_equal(quantize(values, dtypes.q8_0), want)
 
 
 def test_dense_encoders_round_once() -> None:
@@ -149,14 +122,13 @@ def test_dense_encoders_round_once() -> None:
 
 
 def test_quantize_says_what_it_cannot_do() -> None:
-    with pytest.raises(UnsupportedError, match="q4_k"):
-        quantize(np.zeros(256, np.float32), dtypes.q4_k)
+    with pytest.raises(UnsupportedError, match="i32"):
+        quantize(np.zeros(256, np.float32), dtypes.i32)
     with pytest.raises(DTypeError, match="33 elements"):
         quantize(np.zeros(33, np.float32), dtypes.q8_0)
     with pytest.raises(DTypeError, match="float64"):
         quantize(np.zeros(32), dtypes.q8_0)  # type: ignore[arg-type]
-    for dtype in ENCODED:
-        with pytest.raises(NonFiniteError, match="finite"):
-            quantize(np.full(32, np.nan, np.float32), dtype)
-        with pytest.raises(NonFiniteError, match="65504"):
-            quantize(np.linspace(-3e38, 3e38, 32, dtype=np.float32), dtype)
+    with pytest.raises(NonFiniteError, match="finite"):
+        quantize(np.full(32, np.nan, np.float32), dtypes.q8_0)
+    with pytest.raises(NonFiniteError, match="65504"):
+        quantize(np.linspace(-3e38, 3e38, 32, dtype=np.float32), dtypes.q8_0)

@@ -23,11 +23,15 @@ Call run r the elements 32r .. 32r+31, element e of it at 32r + e. Then q of ele
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from trivet import dtypes
-from trivet.blocks.row import F32, BlockFormat, Blocks, column
+from trivet.blocks import search
+from trivet.blocks.row import F32, BlockFormat, Blocks, column, half
+from trivet.dtypes import DType
 
 U8 = npt.NDArray[np.uint8]
 
@@ -118,10 +122,134 @@ def _decode_q6_k(blocks: Blocks, out: F32) -> None:
     _scale(out, column(blocks["d"]) * blocks["scales"].astype(np.float32))
 
 
+# --- encoders -------------------------------------------------------------------------------------------
+#
+# Each group's best scale and minimum (search.py) become whole numbers under the block's d and dmin. Then, for
+# the codes that these give, the whole scale (or, where there is one, the whole minimum) that suits them best;
+# then the codes nearest under what is stored. Neither of the last two steps can make the error larger.
+
+
+def _step(dtype: DType, most: F32, last: int) -> F32:
+    """The f16 step [n, 1] under which `most`, a block's largest, is at most `last` steps. To nearest, but up
+    where f16 is so coarse that `last` would not reach."""
+    step = half(dtype, most / np.float32(last))
+    short = np.abs(step.astype(np.float32)) * np.float32(abs(last) + 0.5) < np.abs(most)
+    away = np.copysign(np.float16(np.inf), most * last).astype(np.float16)
+    return half(dtype, np.where(short, np.nextafter(step, away), step).astype(np.float32)).astype(np.float32)
+
+
+def _whole(x: F32, step: F32, lowest: int, highest: int) -> F32:
+    return np.rint(search.quotient(x, step)).clip(lowest, highest)
+
+
+def _symmetric(values: F32, blocks: Blocks, dtype: DType, last: int, least: int) -> tuple[U8, F32]:
+    """Writes d; gives codes [n, 256] from 0 and the groups' whole scales [n, 16], from `least`.
+    `last` is the lowest code."""
+    x, n = search.lanes(dtype, values, 16), len(values)
+    rounded = search.codes(last, -last - 1)
+    scale = search.scale(x, last, rounded).reshape(n, 16)
+    most = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)
+    d = _step(dtype, most, least)
+    blocks["d"] = d[:, 0]
+    whole = _whole(scale, d, least, -least - 1)
+    q = np.empty_like(x)
+    for again in (True, False):
+        rounded(np.multiply(x, search.quotient(1, (d * whole).reshape(-1)), out=q))
+        if again:
+            best = search.quotient(search.total(q * x), search.total(q * q)).reshape(n, 16)
+            whole = _whole(best, d, least, -least - 1)
+    q -= np.float32(last)
+    return _in_order(q, n), whole
+
+
+def _in_order(q: F32, n: int) -> U8:
+    return np.ascontiguousarray(q.astype(np.uint8).T).reshape(n, 256)
+
+
+def _with_minimum(values: F32, blocks: Blocks, dtype: DType, size: int, last: int, most: int) -> Any:
+    """Writes d and dmin; gives codes [n, 256] and the groups' whole scales and minima, up to `most`.
+    `size` is a group's, `last` the highest code."""
+    x, shape = search.lanes(dtype, values, size), (len(values), 256 // size)
+    rounded = search.codes(0, last)
+    scale, offset = search.scale_offset(x, last, signed=False)
+    scale, minimum = scale.reshape(shape), -offset.reshape(shape)
+    d = _step(dtype, scale.max(axis=1, keepdims=True), most)
+    dmin = _step(dtype, minimum.max(axis=1, keepdims=True), most)
+    blocks["d"], blocks["dmin"] = d[:, 0], dmin[:, 0]
+    whole, whole_min = _whole(scale, d, 0, most), _whole(minimum, dmin, 0, most)
+    q = np.empty_like(x)
+    for again in (True, False):
+        np.add(x, (dmin * whole_min).reshape(-1), out=q)
+        q *= search.quotient(1, (d * whole).reshape(-1))
+        rounded(q)
+        if again:
+            excess = (d * whole).reshape(-1) * search.total(q) - search.total(x)
+            whole_min = _whole((excess / np.float32(size)).reshape(shape), dmin, 0, most)
+    return _in_order(q, len(values)), whole.astype(np.uint8), whole_min.astype(np.uint8)
+
+
+def _merged(parts: Any, bits: int) -> U8:
+    """parts[:, :, i] beside each other in one byte, `bits` each, the first lowest."""
+    shifts = np.arange(parts.shape[2], dtype=np.uint8) * np.uint8(bits)
+    out: U8 = np.bitwise_or.reduce(parts << shifts[:, None], axis=2)
+    return out
+
+
+def _encode_q2_k(values: F32) -> Blocks:
+    blocks = np.empty(len(values), Q2_K)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q2_k, 16, 3, 15)
+    blocks["scales"] = scale | minimum << 4
+    blocks["qs"] = _merged(q.reshape(-1, 2, 4, 32), 2)
+    return blocks
+
+
+def _encode_q3_k(values: F32) -> Blocks:
+    blocks = np.empty(len(values), Q3_K)
+    q, whole = _symmetric(values, blocks, dtypes.q3_k, -4, -32)
+    scale = (whole + 32).astype(np.uint8)
+    blocks["scales"][:, :8] = scale[:, :8] & 15 | scale[:, 8:] << 4
+    blocks["scales"][:, 8:] = _merged((scale >> 4).reshape(-1, 1, 4, 4), 2)[:, 0]
+    blocks["qs"] = _merged((q & 3).reshape(-1, 2, 4, 32), 2)
+    blocks["hmask"] = _merged((q >> 2).reshape(-1, 1, 8, 32), 1)[:, 0]
+    return blocks
+
+
+def _pack_scale_min(blocks: Blocks, scale: U8, minimum: U8) -> None:
+    blocks["scales"][:, :4] = scale[:, :4] | (scale[:, 4:] & 48) << 2
+    blocks["scales"][:, 4:8] = minimum[:, :4] | (minimum[:, 4:] & 48) << 2
+    blocks["scales"][:, 8:] = scale[:, 4:] & 15 | minimum[:, 4:] << 4
+
+
+def _encode_q4_k(values: F32) -> Blocks:
+    blocks = np.empty(len(values), Q4_K)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q4_k, 32, 15, 63)
+    _pack_scale_min(blocks, scale, minimum)
+    blocks["qs"] = _merged(q.reshape(-1, 4, 2, 32), 4)
+    return blocks
+
+
+def _encode_q5_k(values: F32) -> Blocks:
+    blocks = np.empty(len(values), Q5_K)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q5_k, 32, 31, 63)
+    _pack_scale_min(blocks, scale, minimum)
+    blocks["qs"] = _merged((q & 15).reshape(-1, 4, 2, 32), 4)
+    blocks["qh"] = _merged((q >> 4).reshape(-1, 1, 8, 32), 1)[:, 0]
+    return blocks
+
+
+def _encode_q6_k(values: F32) -> Blocks:
+    blocks = np.empty(len(values), Q6_K)
+    q, blocks["scales"] = _symmetric(values, blocks, dtypes.q6_k, -32, -128)
+    runs = q.reshape(-1, 2, 2, 2, 32)  # [n, half, nibble, byte row, element]
+    blocks["ql"] = runs[:, :, 0] & 15 | runs[:, :, 1] << 4
+    blocks["qh"] = _merged((q >> 4).reshape(-1, 2, 4, 32), 2)
+    return blocks
+
+
 ROWS = (
-    BlockFormat(dtypes.q2_k, Q2_K, _decode_q2_k),
-    BlockFormat(dtypes.q3_k, Q3_K, _decode_q3_k),
-    BlockFormat(dtypes.q4_k, Q4_K, _decode_q4_k),
-    BlockFormat(dtypes.q5_k, Q5_K, _decode_q5_k),
-    BlockFormat(dtypes.q6_k, Q6_K, _decode_q6_k),
+    BlockFormat(dtypes.q2_k, Q2_K, _decode_q2_k, _encode_q2_k),
+    BlockFormat(dtypes.q3_k, Q3_K, _decode_q3_k, _encode_q3_k),
+    BlockFormat(dtypes.q4_k, Q4_K, _decode_q4_k, _encode_q4_k),
+    BlockFormat(dtypes.q5_k, Q5_K, _decode_q5_k, _encode_q5_k),
+    BlockFormat(dtypes.q6_k, Q6_K, _decode_q6_k, _encode_q6_k),
 )

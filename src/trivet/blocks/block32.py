@@ -15,14 +15,16 @@ bit i of qh, counted from the lowest bit of its first byte, is the fifth bit of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trivet import dtypes
-from trivet.blocks.row import F32, BlockFormat, Blocks, column
-from trivet.errors import NonFiniteError
+from trivet.blocks import search
+from trivet.blocks.row import F32, BlockFormat, Blocks, column, half
+from trivet.dtypes import DType
 
 Q8_0 = np.dtype([("d", "<f2"), ("q", "i1", (32,))])
 Q4_0 = np.dtype([("d", "<f2"), ("qs", "u1", (16,))])
@@ -85,8 +87,11 @@ def _decode_iq4_nl(blocks: Blocks, out: F32) -> None:
     out *= column(blocks["d"])
 
 
-# Encoders: the nearest level under a scale taken from the block's extremes, no search. The quotient
-# is multiplied by 1/d in float32, as in ggml's reference encoders, so that the bytes are the same.
+# --- encoders -------------------------------------------------------------------------------------------
+#
+# q8_0: the nearest level under a scale taken from the block's extreme, no search (so are caches written). The
+# quotient is multiplied by 1/d in float32, as in ggml's encoder, so that the bytes are the same. The others
+# search their scale (search.py), round it to f16, and take the codes nearest under what was stored.
 
 
 def _inverse(d: F32) -> F32:
@@ -96,17 +101,6 @@ def _inverse(d: F32) -> F32:
     return inverse
 
 
-def _half(name: str, scale: F32) -> npt.NDArray[np.float16]:
-    half = scale[:, 0].astype("<f2")
-    if not np.isfinite(half).all():
-        raise NonFiniteError(f"[quantize] {name}: a block's scale does not fit f16 (largest 65504)")
-    return half
-
-
-def _pack_nibbles(q: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    return q[:, :16] | (q[:, 16:] << np.uint8(4))
-
-
 def _encode_q8_0(values: F32) -> Blocks:
     d = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
     scaled = values * _inverse(d)
@@ -114,37 +108,91 @@ def _encode_q8_0(values: F32) -> Blocks:
     whole = np.floor(size)
     whole += size - whole >= 0.5  # to nearest, halves away from zero
     blocks = np.empty(len(values), Q8_0)
-    blocks["d"] = _half("q8_0", d)
+    blocks["d"] = half(dtypes.q8_0, d[:, 0])
     blocks["q"] = np.copysign(whole, scaled)
     return blocks
 
 
-def _encode_q4_0(values: F32) -> Blocks:
-    at = np.abs(values).argmax(axis=1)[:, None]
-    d = np.take_along_axis(values, at, axis=1) / np.float32(-8)  # the extreme falls on level -8
-    blocks = np.empty(len(values), Q4_0)
-    blocks["d"] = _half("q4_0", d)
-    q = (values * _inverse(d) + np.float32(8.5)).astype(np.uint8).clip(0, 15)
-    blocks["qs"] = _pack_nibbles(q)
+def _by_scale(
+    values: F32, blocks: Blocks, dtype: DType, last: int, rounded: search.Round, apart: int = 1
+) -> F32:
+    """Writes d, and gives the codes [32, blocks] under it."""
+    x = search.lanes(dtype, values, 32)
+    blocks["d"] = half(dtype, search.scale(x, last, rounded, apart))
+    x *= search.quotient(1, blocks["d"].astype(np.float32))
+    rounded(x)
+    return x
+
+
+def _by_scale_and_minimum(values: F32, blocks: Blocks, dtype: DType, last: int) -> F32:
+    """Writes d and m, and gives the codes [32, blocks] under them."""
+    x, rounded = search.lanes(dtype, values, 32), search.codes(0, last)
+    scale, offset = search.scale_offset(x, last, signed=True)
+    blocks["d"], blocks["m"] = half(dtype, scale), half(dtype, offset)
+    d: F32 = blocks["d"].astype(np.float32)
+    inverse, mean = search.quotient(1, d), search.total(x) / np.float32(32)
+    q = np.empty_like(x)
+    for again in (True, False):
+        np.subtract(x, blocks["m"].astype(np.float32), out=q)
+        rounded(np.multiply(q, inverse, out=q))
+        if again:  # the m that suits these codes best
+            blocks["m"] = half(dtype, mean - d * search.total(q) / np.float32(32))
+    return q
+
+
+def _pack(blocks: Blocks, codes: F32) -> Blocks:
+    """Writes codes of four bits, or of five where there is a qh."""
+    q = np.ascontiguousarray(codes.astype(np.uint8).T)
+    blocks["qs"] = q[:, :16] & 15 | q[:, 16:] << np.uint8(4)
+    if "qh" in (blocks.dtype.names or ()):
+        blocks["qh"] = np.packbits(q >> 4, axis=1, bitorder="little")
     return blocks
 
 
-def _encode_q4_1(values: F32) -> Blocks:
-    low = values.min(axis=1, keepdims=True)
-    d = (values.max(axis=1, keepdims=True) - low) / np.float32(15)
-    blocks = np.empty(len(values), Q4_1)
-    blocks["d"] = _half("q4_1", d)
-    blocks["m"] = _half("q4_1", low)
-    q = ((values - low) * _inverse(d) + np.float32(0.5)).astype(np.uint8).clip(0, 15)
-    blocks["qs"] = _pack_nibbles(q)
-    return blocks
+def _encode_symmetric(dtype: DType, layout: np.dtype[Any], middle: int) -> Callable[[F32], Blocks]:
+    rounded = search.codes(-middle, middle - 1)
+
+    def encode(values: F32) -> Blocks:
+        blocks = np.empty(len(values), layout)
+        return _pack(blocks, _by_scale(values, blocks, dtype, -middle, rounded) + np.float32(middle))
+
+    return encode
+
+
+def _encode_with_minimum(dtype: DType, layout: np.dtype[Any], last: int) -> Callable[[F32], Blocks]:
+    def encode(values: F32) -> Blocks:
+        blocks = np.empty(len(values), layout)
+        return _pack(blocks, _by_scale_and_minimum(values, blocks, dtype, last))
+
+    return encode
+
+
+# The index of the level nearest to x, at 2 (x + 128): the levels' middles are whole numbers or halves.
+_MIDDLES = (_LEVELS[1:] + _LEVELS[:-1]) / 2
+_NEAREST = np.searchsorted(_MIDDLES, np.arange(512) / 2 - 128, side="right").astype(np.uint8)
+_APART = IQ4_NL_LEVELS[1] - IQ4_NL_LEVELS[0]
+
+
+def _iq4_nl_index(x: F32) -> npt.NDArray[np.uint8]:
+    at = (x.clip(-128, 127) * 2 + 256).astype(np.int16)
+    return _NEAREST.take(at)
+
+
+def _to_level(x: F32) -> None:
+    _LEVELS.take(_iq4_nl_index(x), out=x, mode="clip")
+
+
+def _encode_iq4_nl(values: F32) -> Blocks:
+    blocks = np.empty(len(values), IQ4_NL)
+    levels = _by_scale(values, blocks, dtypes.iq4_nl, IQ4_NL_LEVELS[0], _to_level, _APART)
+    return _pack(blocks, _iq4_nl_index(levels).astype(np.float32))
 
 
 ROWS = (
     BlockFormat(dtypes.q8_0, Q8_0, _decode_q8_0, _encode_q8_0),
-    BlockFormat(dtypes.q4_0, Q4_0, _decode_q4_0, _encode_q4_0),
-    BlockFormat(dtypes.q4_1, Q4_1, _decode_q4_1, _encode_q4_1),
-    BlockFormat(dtypes.q5_0, Q5_0, _decode_q5_0),
-    BlockFormat(dtypes.q5_1, Q5_1, _decode_q5_1),
-    BlockFormat(dtypes.iq4_nl, IQ4_NL, _decode_iq4_nl),
+    BlockFormat(dtypes.q4_0, Q4_0, _decode_q4_0, _encode_symmetric(dtypes.q4_0, Q4_0, 8)),
+    BlockFormat(dtypes.q4_1, Q4_1, _decode_q4_1, _encode_with_minimum(dtypes.q4_1, Q4_1, 15)),
+    BlockFormat(dtypes.q5_0, Q5_0, _decode_q5_0, _encode_symmetric(dtypes.q5_0, Q5_0, 16)),
+    BlockFormat(dtypes.q5_1, Q5_1, _decode_q5_1, _encode_with_minimum(dtypes.q5_1, Q5_1, 31)),
+    BlockFormat(dtypes.iq4_nl, IQ4_NL, _decode_iq4_nl, _encode_iq4_nl),
 )

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet.dtypes import DType
+from trivet.errors import NonFiniteError
 
 F32 = npt.NDArray[np.float32]
 Blocks = npt.NDArray[Any]  # one element per block, of the format's `layout`
@@ -40,3 +41,16 @@ class BlockFormat:
 def column(field: npt.NDArray[Any]) -> F32:
     """A per-block scale as float32 [n, 1], to be broadcast over the block's elements."""
     return field.astype(np.float32)[:, None]
+
+
+def half(dtype: DType, scale: F32) -> npt.NDArray[np.float16]:
+    """Scales as f16, zero without a sign. Raises NonFiniteError where one does not fit."""
+    out = (scale + np.float32(0)).astype("<f2")
+    if not np.isfinite(out).all():
+        raise beyond_half(dtype)
+    return out
+
+
+def beyond_half(dtype: DType) -> NonFiniteError:
+    """What is raised where a scale does not fit f16."""
+    return NonFiniteError(f"[quantize] {dtype}: a block's scale does not fit f16 (largest 65504)")

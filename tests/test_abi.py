@@ -104,6 +104,7 @@ def test_numbers_are_those_of_the_python_tables():
         info = core.tv_dtype_info(ctypes.sizeof(core.tv_dtype_info))
         core.tv_dtype_get_info(dtype.id, ctypes.byref(info))
         assert (info.name.decode(), info.block, info.nbytes) == (dtype.name, dtype.block, dtype.nbytes)
+        assert info.group == dtype.group
         assert getattr(core, f"TV_{dtype.name.upper()}") == dtype.id
     statuses = {
         "INVALID_ARGUMENT": 1,

@@ -114,7 +114,7 @@ TV_API tv_status tv_cpu_measure(int32_t threads, tv_cpu_rates* out);
 
 /* --- tensors ------------------------------------------------------------------------------------------ */
 
-/* Element types; packed block formats from 32 on, laid out as in GGUF files. Ids are never reused. @since 0.1
+/* Element types; packed block formats from 32 on, to 47 laid out as in GGUF files. Ids are never reused. @since 0.1
  */
 typedef int32_t tv_dtype;
 enum {
@@ -137,7 +137,23 @@ enum {
   TV_Q4_K = 39,
   TV_Q5_K = 40,
   TV_Q6_K = 41,
-  TV_IQ4_NL = 42
+  TV_IQ4_NL = 42,
+  TV_NF4_32 = 48, /* NF4 of QLoRA in blocks of 32, scales in float32; then of 64, 128 ... */
+  TV_NF4_64 = 49,
+  TV_NF4_128 = 50,
+  TV_NF4_256 = 51,
+  TV_NF4_512 = 52,
+  TV_NF4_1024 = 53,
+  TV_NF4_2048 = 54,
+  TV_NF4_4096 = 55,
+  TV_NF4D_32 = 56, /* the same with scales in 8 bits, double-quantised */
+  TV_NF4D_64 = 57,
+  TV_NF4D_128 = 58,
+  TV_NF4D_256 = 59,
+  TV_NF4D_512 = 60,
+  TV_NF4D_1024 = 61,
+  TV_NF4D_2048 = 62,
+  TV_NF4D_4096 = 63
 };
 
 /* How an element type is stored. @since 0.1 */
@@ -146,6 +162,7 @@ typedef struct tv_dtype_info {
   const char* name; /* "f32", "q4_k"; static */
   int32_t block;    /* elements per block; 1 for dense types */
   int32_t nbytes;   /* bytes per block */
+  int32_t group;    /* 0; or behind its blocks a tensor has a float32, and one for every so many blocks */
 } tv_dtype_info;
 
 /* Fills *out. Errors: TV_DTYPE if there is no such dtype. @since 0.1 */

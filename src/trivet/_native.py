@@ -104,6 +104,22 @@ TV_Q4_K = 39
 TV_Q5_K = 40
 TV_Q6_K = 41
 TV_IQ4_NL = 42
+TV_NF4_32 = 48
+TV_NF4_64 = 49
+TV_NF4_128 = 50
+TV_NF4_256 = 51
+TV_NF4_512 = 52
+TV_NF4_1024 = 53
+TV_NF4_2048 = 54
+TV_NF4_4096 = 55
+TV_NF4D_32 = 56
+TV_NF4D_64 = 57
+TV_NF4D_128 = 58
+TV_NF4D_256 = 59
+TV_NF4D_512 = 60
+TV_NF4D_1024 = 61
+TV_NF4D_2048 = 62
+TV_NF4D_4096 = 63
 TV_MAX_RANK = 8
 TV_INPUT = 0
 TV_WEIGHT = 1
@@ -154,6 +170,7 @@ class tv_dtype_info(Structure):
         ("name", c_char_p),
         ("block", c_int32),
         ("nbytes", c_int32),
+        ("group", c_int32),
     ]
 
 

@@ -85,8 +85,7 @@ q5_k = DType("q5_k", 40, "packed", 176, 256)
 q6_k = DType("q6_k", 41, "packed", 210, 256)
 iq4_nl = DType("iq4_nl", 42, "packed", 18, 32)
 
-#: Block lengths of NF4. `trivet.blocks` reads and writes these formats; plans and the core do not know them
-#: yet, so they are not among PACKED.
+#: Block lengths of NF4.
 NF4_BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 NF4 = tuple(DType(f"nf4_{b}", 48 + i, "packed", b // 2 + 4, b) for i, b in enumerate(NF4_BLOCKS))
 #: The same with scales in 8 bits, "double-quantised".
@@ -94,7 +93,9 @@ NF4D = tuple(DType(f"nf4d_{b}", 56 + i, "packed", b // 2 + 1, b, 256) for i, b i
 nf4_64, nf4d_64 = NF4[1], NF4D[1]
 
 DENSE = (f32, f16, bf16, f64, i8, u8, i32, i64, bool_)
-PACKED = (q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl)
+#: The packed formats of GGUF files.
+IN_GGUF = (q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl)
+PACKED = IN_GGUF + NF4 + NF4D
 FLOATS = (f32, f16, bf16, f64)
 BY_NAME = {d.name: d for d in DENSE + PACKED}
 BY_ID = {d.id: d for d in DENSE + PACKED}

@@ -152,7 +152,7 @@ def test_unsupported_types_are_listed_and_named(tmp_path: Path, number: int) -> 
             read("odd")
 
 
-@pytest.mark.parametrize("dtype", [*dtypes.PACKED, dtypes.f32, dtypes.f16, dtypes.bf16], ids=str)
+@pytest.mark.parametrize("dtype", [*dtypes.IN_GGUF, dtypes.f32, dtypes.f16, dtypes.bf16], ids=str)
 def test_files_of_the_gguf_package(tmp_path: Path, dtype: dtypes.DType) -> None:
     rng = np.random.default_rng(0)
     raw = rng.integers(0, 256, (3, 512 // dtype.block * dtype.nbytes), np.uint8)

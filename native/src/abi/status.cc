@@ -64,7 +64,9 @@ tv_status tv_dtype_get_info(tv_dtype dtype, tv_dtype_info* out) {
   return guard([&] {
     const DTypeTraits* t = dtype < 0 || dtype > 255 ? nullptr : traits(static_cast<DType>(dtype));
     if (t == nullptr) fail(Status::dtype, "[tv_dtype_get_info] %d is no dtype", dtype);
-    fill(out, {0, t->name, static_cast<int32_t>(t->block), static_cast<int32_t>(t->nbytes)},
+    fill(out,
+         {0, t->name, static_cast<int32_t>(t->block), static_cast<int32_t>(t->nbytes),
+          static_cast<int32_t>(t->group)},
          "tv_dtype_get_info");
   });
 }

@@ -38,9 +38,10 @@ struct View {
   }
   TV_MEMBER size_t nbytes() const {
     const DTypeTraits* t = traits(dtype);
-    return static_cast<size_t>(size()) / t->block * t->nbytes;
+    return static_cast<size_t>(tensor_bytes(*t, static_cast<uint64_t>(size()) / t->block));
   }
-  // Bytes from one member of the first dimension, which must not be empty, to the next.
+  // Bytes from one member of the first dimension, which must not be empty, to the next; not of a dtype that
+  // has something behind its blocks.
   TV_MEMBER int64_t first_step() const {
     return step != 0 ? step : static_cast<int64_t>(nbytes()) / (shape[0] ? shape[0] : 1);
   }

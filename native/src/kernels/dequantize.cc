@@ -2,8 +2,8 @@
 //
 // max error     none: the value the format defines, each product and difference rounded to f32 once
 // valid range   any bytes; scales that are infinite or NaN give infinite or NaN weights
-#include "kernels/blocks.h"
 #include "kernels/checks.h"
+#include "kernels/nf4.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -27,7 +27,7 @@ void run_dequantize(const Call& call) {
   const View& x = call.in[0];
   // Rows follow each other without a gap, so the whole tensor is one row. 8192 divides by every block.
   call.pool->parallel_for(x.size(), 8192, [&](int64_t begin, int64_t end) {
-    decode_row(x.dtype, x.data, begin, end - begin, call.out[0].as<float>() + begin);
+    decode_elements(x, begin, end - begin, call.out[0].as<float>() + begin);
   });
 }
 

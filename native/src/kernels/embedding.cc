@@ -3,8 +3,8 @@
 // dtypes        packed table to f32; dense float table to its own type
 // max error     none: the row as dequantize gives it, also where it comes out of a copy arranged for linear
 // valid range   an id outside [0, V) gives a row of NaN and a bad-index fault; it never reads out of bounds
-#include "kernels/blocks.h"
 #include "kernels/checks.h"
+#include "kernels/nf4.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -35,8 +35,6 @@ void fill_nan(void* row, size_t bytes) { std::memset(row, 0xff, bytes); }
 void run_embedding(const Call& call) {
   const View &ids = call.in[0], &table = call.in[1], &out = call.out[0];
   const int64_t vocabulary = table.dim(0), k = table.dim(1);
-  const DTypeTraits& type = *traits(table.dtype);
-  const size_t row_bytes = static_cast<size_t>(k) / type.block * type.nbytes;
   const size_t out_bytes = static_cast<size_t>(k) * traits(out.dtype)->nbytes;
   call.pool->parallel_for(ids.size(), 1 + 32768 / (k + 1), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -47,13 +45,12 @@ void run_embedding(const Call& call) {
         fill_nan(to, out_bytes);
         continue;
       }
-      const char* from = table.as<char>() + static_cast<size_t>(id) * row_bytes;
       if (call.prepared != nullptr)
         call.preparer->prepared_row(table, call.prepared, id, to);
       else if (is_packed(table.dtype))
-        decode_row(table.dtype, from, 0, k, reinterpret_cast<float*>(to));
+        decode_elements(table, id * k, k, reinterpret_cast<float*>(to));
       else
-        std::memcpy(to, from, out_bytes);
+        std::memcpy(to, table.as<char>() + static_cast<size_t>(id) * out_bytes, out_bytes);
     }
   });
 }

@@ -4,11 +4,12 @@
 // max error     packed w: 2^-15 of the largest |x| of each block of 32, times |w|, plus f32 rounding;
 //               dense w: f32 rounding of a chain of fused multiply-adds in order; with AMX and 16-bit w,
 //               f32 x is rounded to 16 bits first: 2^-17 |x| |w| more; with AMX, bf16 x and packed w, w is
-//               rounded to bf16: 2^-8 |x| |w|, and nothing of x
+//               rounded to bf16: 2^-8 |x| |w|, and nothing of x. NF4 as dense w; with AMX and f32 x,
+//               2^-15 |x| |w| more
 // valid range   all floats; a row of x with an infinity or NaN gives a row of NaN with packed w, and blocks
 //               whose largest |x| is under 2^-100 have an absolute error instead, of 2^-120 for weights near
-//               1. 16-bit w with AMX: infinities come out as infinities or NaN, as does an |x| over
-//               2^128 - 2^119; what is under 2^-126 of x, of w or of a term is zero
+//               1; NF4 as dense w. 16-bit w or NF4 with AMX: infinities come out as infinities or NaN, as
+//               does an |x| over 2^128 - 2^119; what is under 2^-126 of x, of w or of a term is zero
 // layout        K divides by 32 (and by the format's block) for packed w, any K for dense
 // The bits of an output depend only on its row of x, its row of w and K: never on the other
 // tokens, on the threads, or on whether the weight came arranged.
@@ -19,6 +20,7 @@
 #include "kernels/linear_cut.h"
 #include "kernels/linear_dense.h"
 #include "kernels/linear_grad.h"
+#include "kernels/linear_nf4.h"
 #ifdef TV_HAS_AMX
 #include "kernels/tuned/dense_amx.h"
 #include "kernels/tuned/linear_amx.h"
@@ -223,17 +225,20 @@ void run_low(const Call& call) {
 }
 
 void run_linear(const Call& call) {
-  if (call.out[0].size() != 0) is_low(call) ? run_low(call) : run_together(&call, 1);
+  if (call.out[0].size() == 0) return;
+  if (is_nf4(call.in[1].dtype)) return run_nf4(call);
+  is_low(call) ? run_low(call) : run_together(&call, 1);
 }
 
 size_t scratch_linear(const Call& call) {
+  if (is_nf4(call.in[1].dtype)) return nf4_scratch(call);
   if (is_low(call)) return narrow_scratch(shape_of(call));
   const bool packed = is_packed(call.in[1].dtype);
   return (packed ? packed_cut(call, 1) : dense_cut(call)).scratch(call);
 }
 
 size_t prepared_bytes(const View& w) {
-  if (w.rank != 2 || !is_weight(w.dtype)) return 0;
+  if (w.rank != 2 || !is_weight(w.dtype) || is_nf4(w.dtype)) return 0;
   const Form form = strip_form(w);
   return static_cast<size_t>(form.units(w) * form.bytes);
 }
@@ -252,8 +257,6 @@ using BfPieces = TilePieces<1, 1>;
 bool is_bf16_packed(const Call& call) {
   return call.in[0].dtype == DType::bf16 && is_packed(call.in[1].dtype);
 }
-
-MadeShape linear_shape(const Call& call) { return {call.in[0].rows(), call.in[1].dim(1), call.in[1].dim(0)}; }
 
 void run_bf16_packed(const Call& call) {
   const MadeShape s = linear_shape(call);
@@ -287,10 +290,13 @@ void run_together_amx(const Call* calls, int n) {
 }
 
 void run_linear_amx(const Call& call) {
-  if (call.out[0].size() != 0) is_low(call) ? run_low(call) : run_together_amx(&call, 1);
+  if (call.out[0].size() == 0) return;
+  if (is_nf4(call.in[1].dtype)) return run_nf4_tiles(call);
+  is_low(call) ? run_low(call) : run_together_amx(&call, 1);
 }
 
 size_t scratch_linear_amx(const Call& call) {
+  if (is_nf4(call.in[1].dtype)) return nf4_tile_scratch(call, linear_shape(call));
   if (is_low(call)) return narrow_scratch(shape_of(call));
   const DType dtype = call.in[1].dtype;
   if (is_bf16_packed(call))

@@ -14,6 +14,7 @@
 #include "kernels/convert.h"
 #include "kernels/gemm.h"
 #include "kernels/linear_cut.h"
+#include "kernels/linear_nf4.h"
 #include "kernels/made_product.h"
 #ifdef TV_HAS_AMX
 #include "kernels/tuned/gemm_amx.h"
@@ -35,10 +36,10 @@ size_t grad_gemm_scratch(const Call& call) {
 
 // --- by multiply-adds -------------------------------------------------------------------------------------
 
-// Calls f.operator()<Pieces>() with pieces of whole blocks of w.
+// Calls f.operator()<Pieces>() with pieces of whole blocks of w, or of parts of them that are decoded alone.
 template <class F>
 auto with_float_pieces(DType w, F&& f) {
-  if (traits(w)->block > 32) return f.template operator()<FloatPieces<256>>();
+  if (traits(w)->block > 32 && !is_nf4(w)) return f.template operator()<FloatPieces<256>>();
   return f.template operator()<FloatPieces<32>>();
 }
 
@@ -48,13 +49,12 @@ void decode_piece(const View& w, int64_t row, int64_t rows, int64_t column, void
   constexpr int64_t kWide = Pieces::kWide, kPanel = Pieces::kPanel;
   alignas(64) float line[kWide] = {};
   const int64_t k = w.dim(1), width = least(k - column, kWide);
-  const DTypeTraits* t = traits(w.dtype);
   for (int64_t r = 0; r < rows; ++r) {
-    const char* from = w.as<char>() + (row + r) * (k / t->block) * t->nbytes;
+    const int64_t at = (row + r) * k + column;
     if (w.dtype == DType::f16 || w.dtype == DType::bf16)
-      load_carrier(w.dtype, from + 2 * column, line, width);
+      load_carrier(w.dtype, w.as<uint16_t>() + at, line, width);
     else
-      decode_row(w.dtype, from, column, width, line);
+      decode_elements(w, at, width, line);
     for (int64_t j = 0; j < kWide; j += kPanel)
       std::memcpy(static_cast<float*>(piece) + j * rows + r * kPanel, line + j, kPanel * sizeof(float));
   }
@@ -153,6 +153,7 @@ inline void multiply_bf16(const Call& call) {
 }
 
 inline size_t scratch_input_grad_amx(const Call& call) {
+  if (is_nf4(call.in[1].dtype)) return nf4_tile_scratch(call, grad_shape(call));
   const MadeShape s = grad_shape(call);
   if (both_bf16(call))
     return gemm_scratch_of<TileEngine<uint16_t, float>>({s.columns, s.tokens, s.depth}, call.pool->size());
@@ -164,6 +165,7 @@ inline size_t scratch_input_grad_amx(const Call& call) {
 
 inline void run_input_grad_amx(const Call& call) {
   if (call.out[0].size() == 0) return;
+  if (is_nf4(call.in[1].dtype)) return run_nf4_grad_tiles(call, grad_shape(call));
   if (both_bf16(call)) return multiply_bf16(call);
   const MadeShape s = grad_shape(call);
   const void* strips = arranged(call, call.in[1]);

@@ -13,11 +13,11 @@
 #pragma once
 
 #include "core/cpu.h"
-#include "kernels/blocks.h"
 #include "kernels/checks.h"
 #include "kernels/convert.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel.h"
+#include "kernels/nf4.h"
 #include "kernels/rowwise.h"
 #include "simd/math.h"
 #ifdef TV_HAS_AMX
@@ -60,12 +60,11 @@ inline bool has_tiles() {
 
 // Elements [begin, begin + n) of a row of any weight as floats.
 inline void load_row(const View& w, int64_t row, int64_t begin, int64_t n, float* to) {
-  const DTypeTraits* t = traits(w.dtype);
-  const char* from = w.as<char>() + row * (w.dim(-1) / t->block) * t->nbytes;
+  const int64_t at = row * w.dim(-1) + begin;
   if (w.dtype == DType::f16 || w.dtype == DType::bf16)
-    load_carrier(w.dtype, from + 2 * begin, to, n);
+    load_carrier(w.dtype, w.as<uint16_t>() + at, to, n);
   else
-    decode_row(w.dtype, from, begin, n, to);
+    decode_elements(w, at, n, to);
 }
 
 inline void load_rows(ThreadPool& pool, const View& from, int64_t first, int64_t rows, float* to) {

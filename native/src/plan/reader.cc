@@ -198,7 +198,7 @@ void check_constant(const Plan& plan, const Constant& constant) {
       n = static_cast<unsigned __int128>(kLargestValue) + 1;
   }
   const DTypeTraits* t = traits(value.dtype);
-  if (n % t->block != 0 || n / t->block * t->nbytes != constant.nbytes)
+  if (n % t->block != 0 || tensor_bytes(*t, static_cast<uint64_t>(n) / t->block) != constant.nbytes)
     fail(Status::bad_plan, "[plan] values[%u].nbytes is %zu, which its sizes and dtype %s do not make",
          constant.value, constant.nbytes, t->name);
 }

@@ -70,6 +70,7 @@ class Verifier {
     if (t->block > 1 &&
         (value.sizes.empty() || !value.sizes.back().fixed() || value.sizes.back().offset % t->block))
       bad("the last size of a %s value is fixed and divides by %u", t->name, t->block);
+    if (t->group != 0 && value.kind == Kind::state) bad("a %s value is no state", t->name);
     bytes(value, smallest_);
     bytes(value, largest_);
   }

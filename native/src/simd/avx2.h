@@ -72,6 +72,17 @@ TV_INLINE F32 load_i8(const int8_t* p) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))};
 }
+TV_INLINE F32 look_up_nibbles(const float* table, const uint8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  const __m256i bytes = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
+  const __m256i code = _mm256_srlv_epi32(_mm256_or_si256(bytes, _mm256_slli_epi64(bytes, 32)),
+                                         _mm256_setr_epi32(4, 0, 4, 0, 4, 0, 4, 0));
+  // Indices are taken by their lower three bits; the sign tells which half of the table is meant.
+  return {_mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), code),
+                           _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), code),
+                           _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)))};
+}
 TV_INLINE F32 load_f16(const uint16_t* p) { return from_f16(load_16(p)); }
 TV_INLINE F32 load_bf16(const uint16_t* p) { return from_bf16(load_16(p)); }
 TV_INLINE F32 load_f16_partial(const uint16_t* p, int n) { return from_f16(load_16_partial(p, n)); }

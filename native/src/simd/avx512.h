@@ -65,6 +65,13 @@ TV_INLINE F32 load_i8(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
 }
+TV_INLINE F32 look_up_nibbles(const float* table, const uint8_t* p) {
+  const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m512i code =
+      _mm512_srlv_epi32(_mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 32)),
+                        _mm512_set1_epi64(4));  // by 4 and by 0; an index is its lower 4 bits
+  return {_mm512_permutexvar_ps(code, _mm512_loadu_ps(table))};
+}
 TV_INLINE F32 load_f16(const uint16_t* p) { return from_f16(load_16(p)); }
 TV_INLINE F32 load_bf16(const uint16_t* p) { return from_bf16(load_16(p)); }
 TV_INLINE F32 load_f16_partial(const uint16_t* p, int n) {

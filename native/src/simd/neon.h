@@ -70,6 +70,15 @@ TV_INLINE F32 load_i8(const int8_t* p) {
   const int16x4_t wide = vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(bytes))));
   return {vcvtq_f32_s32(vmovl_s16(wide))};
 }
+TV_INLINE F32 look_up_nibbles(const float* table, const uint8_t* p) {
+  const uint32_t codes[4] = {p[0] >> 4u, p[0] & 15u, p[1] >> 4u, p[1] & 15u};
+  const uint32x4_t at =  // of the four bytes of each
+      vaddq_u32(vmulq_u32(vld1q_u32(codes), vdupq_n_u32(0x04040404)), vdupq_n_u32(0x03020100));
+  const auto* bytes = reinterpret_cast<const uint8_t*>(table);
+  const uint8x16x4_t all = {
+      {vld1q_u8(bytes), vld1q_u8(bytes + 16), vld1q_u8(bytes + 32), vld1q_u8(bytes + 48)}};
+  return {vreinterpretq_f32_u8(vqtbl4q_u8(all, vreinterpretq_u8_u32(at)))};
+}
 TV_INLINE F32 load_f16(const uint16_t* p) { return from_f16(vld1_u16(p)); }
 TV_INLINE F32 load_bf16(const uint16_t* p) { return from_bf16(vld1_u16(p)); }
 TV_INLINE F32 load_f16_partial(const uint16_t* p, int n) { return from_f16(load_16_partial(p, n)); }

@@ -48,6 +48,10 @@ TV_INLINE void store_partial(float* p, F32 x, int n) {
 TV_INLINE void store(float* p, F32 x) { store_partial(p, x, kLanes); }
 
 TV_INLINE F32 load_i8(const int8_t* p) { TV_EACH_LANE(F32, static_cast<float>(p[i])); }
+// table[code] of codes of 4 bits, two in a byte, the first in its upper half.
+TV_INLINE F32 look_up_nibbles(const float* table, const uint8_t* p) {
+  TV_EACH_LANE(F32, table[p[i / 2] >> (i % 2 == 0 ? 4 : 0) & 15]);
+}
 TV_INLINE F32 load_f16(const uint16_t* p) { TV_EACH_LANE(F32, f16_to_f32(p[i])); }
 TV_INLINE F32 load_bf16(const uint16_t* p) { TV_EACH_LANE(F32, bf16_to_f32(p[i])); }
 TV_INLINE F32 load_f16_partial(const uint16_t* p, int n) {

@@ -73,7 +73,7 @@ int main() {
   for (size_t i = 0; i < embeddings.size(); ++i) {
     const tv::Kernel& embedding = kernel_row(embeddings[i].table, "embedding");
     for (const tv::DTypeTraits& type : tv::kDTypes)
-      if (tv::is_packed(type.dtype) || type.dtype == tv::DType::f32)
+      if ((tv::is_packed(type.dtype) && !tv::is_nf4(type.dtype)) || type.dtype == tv::DType::f32)
         looks_up(embedding, kernel_row(dequantizers[i].table, "dequantize"), type.dtype);
     dense_table(embedding);
   }

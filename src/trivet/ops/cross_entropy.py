@@ -223,7 +223,8 @@ def _linear_samples(backward: bool) -> list[Sample]:
     shapes: Sequence[tuple[int, int, int]] = [(4, 7, 5), (3, 33, 17), (1, 1, 1), (5, 1000, 8)]
     samples = [Sample(make(*s), {"ignore_index": -100, **f}) for s in shapes for f in flags]
     if not backward:
-        samples += [Sample(make(3, 10, 64, d), {"ignore_index": -100}) for d in (dtypes.q8_0, dtypes.q4_1)]
+        kinds = (dtypes.q8_0, dtypes.q4_1, dtypes.nf4d_64)
+        samples += [Sample(make(3, 10, 64, d), {"ignore_index": -100}) for d in kinds]
     return samples
 
 

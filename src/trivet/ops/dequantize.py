@@ -14,6 +14,9 @@ from trivet.ops.elementwise import cast
 from trivet.ops.rules import one_of
 from trivet.ops.table import GradientContext, Sample, Typed, define
 
+#: What rows that read packed weights are tried with: of NF4 some block lengths, the rest is alike.
+SAMPLED = (*dtypes.IN_GGUF, dtypes.NF4[0], dtypes.nf4_64, dtypes.nf4d_64, dtypes.NF4D[3])
+
 #: Where the float16 scales stand in a block; all other bytes may be anything.
 _SCALES = {
     dtypes.q4_0: (0,), dtypes.q4_1: (0, 2), dtypes.q5_0: (0,), dtypes.q5_1: (0, 2), dtypes.q8_0: (0,),
@@ -25,6 +28,13 @@ _SCALES = {
 def packed_sample(r: Any, dtype: DType, rows: int, columns: int) -> Typed:
     """Random blocks of a packed dtype whose scales are ordinary numbers."""
     blocks = r.integers(0, 256, (rows * columns // dtype.block, dtype.nbytes), np.uint8)
+    if dtype in dtypes.NF4:
+        scales = r.uniform(0.01, 0.2, len(blocks)).astype("<f4")
+        blocks[:, :4] = scales[:, None].view(np.uint8)
+        return Typed(blocks.reshape(rows, -1), dtype, (rows, columns))
+    if dtype in dtypes.NF4D:
+        behind = r.uniform(0.01, 0.2, 1 + -(-len(blocks) // dtype.group)).astype("<f4")
+        return Typed(np.concatenate([blocks.reshape(-1), behind.view(np.uint8)]), dtype, (rows, columns))
     for at in _SCALES[dtype]:
         scales = r.uniform(0.001, 0.02, len(blocks)).astype(np.float16)
         blocks[:, at : at + 2] = scales[:, None].view(np.uint8)
@@ -51,7 +61,7 @@ _dequantize = define(
     gradient=_gradient,
     samples=[
         Sample(lambda r: (r.standard_normal((3, 5)),)),
-        *(Sample(_make(d, 3, 2 * d.block)) for d in dtypes.PACKED),
+        *(Sample(_make(d, 3, 2 * d.block)) for d in SAMPLED),
     ],
     tolerance=dict.fromkeys((*dtypes.FLOATS, *dtypes.PACKED), 0.0),
     doc="Packed (or floating) weights as f32; packed weights are constants.",

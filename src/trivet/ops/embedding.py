@@ -49,6 +49,7 @@ _embedding = define(
         Sample(lambda r: (np.array([1, 0]), r.standard_normal((2, 3)))),
         Sample(lambda r: (_IDS, packed_sample(r, dtypes.q4_1, 4, 64))),
         Sample(lambda r: (_IDS, packed_sample(r, dtypes.q6_k, 4, 256))),
+        Sample(lambda r: (_IDS, packed_sample(r, dtypes.nf4d_64, 4, 64))),
     ],
     tolerance=EXACT,
     doc="Rows of a table picked by ids; of a packed table, as f32.",

@@ -11,7 +11,7 @@ from trivet import dtypes
 from trivet.dtypes import DType
 from trivet.errors import DTypeError
 from trivet.graph import Node, Spec
-from trivet.ops.dequantize import packed_sample, widened
+from trivet.ops.dequantize import SAMPLED, packed_sample, widened
 from trivet.ops.elementwise import add, cast
 from trivet.ops.matmul import matmul
 from trivet.ops.movement import reshape
@@ -104,7 +104,7 @@ _linear = define(
         _sample((0, 5), (3, 5), note="empty"),
         _sample((2, 0), (3, 0), bias=True, note="an empty sum"),
         Sample(_float32_weight, note="dtypes differ"),
-        *(_sample((t, 2 * d.block), (19, 2 * d.block), d) for d in dtypes.PACKED for t in (1, 5)),
+        *(_sample((t, 2 * d.block), (19, 2 * d.block), d) for d in SAMPLED for t in (1, 5)),
         _sample((3, 64), (33, 64), dtypes.q8_0, bias=True),
     ],
     tolerance=tolerance(2e-5) | PACKED,
@@ -157,7 +157,7 @@ _linear_input_grad = define(
         _sample((2, 3, 17), (17, 33)),
         _sample((1, 1), (1, 7), note="size 1"),
         _sample((0, 5), (5, 3), note="empty"),
-        *(_sample((3, 9), (9, 2 * d.block), d) for d in dtypes.PACKED),
+        *(_sample((3, 9), (9, 2 * d.block), d) for d in SAMPLED),
         _sample((2, 19, 40), (40, 96), dtypes.q4_1),
         _sample((37, 70), (70, 45), note="several tiles"),
     ],

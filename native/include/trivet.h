@@ -388,6 +388,7 @@ typedef struct tv_program_info {
   int32_t threads;
   uint64_t arena_bytes; /* for temporaries, so far */
   uint64_t state_bytes; /* address space; pages count once they are touched */
+  uint64_t weight_bytes; /* of weights that a run reads where they lie, but for rows that are looked up */
 } tv_program_info;
 
 /* Fills *out. @since 0.1 */

@@ -258,6 +258,7 @@ class tv_program_info(Structure):
         ("threads", c_int32),
         ("arena_bytes", c_uint64),
         ("state_bytes", c_uint64),
+        ("weight_bytes", c_uint64),
     ]
 
 

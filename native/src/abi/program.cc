@@ -216,7 +216,7 @@ tv_status tv_program_get_info(const tv_program* program, tv_program_info* out) {
   return guard([&] {
     require(program, "tv_program_get_info", "program");
     const Program& p = *program->program;
-    fill(out, {0, p.threads(), p.arena_bytes(), p.state_bytes()}, "tv_program_get_info");
+    fill(out, {0, p.threads(), p.arena_bytes(), p.state_bytes(), p.weight_bytes()}, "tv_program_get_info");
   });
 }
 

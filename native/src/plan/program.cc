@@ -164,6 +164,20 @@ uint64_t Program::state_bytes() const {
   return total;
 }
 
+uint64_t Program::weight_bytes() const {
+  std::vector<bool> read(plan_->values.size());
+  for (size_t i = 0; i < plan_->ops.size(); ++i) {
+    const Op& op = plan_->ops[i];
+    if (op.row == "embedding" || op.row == "take") continue;
+    for (size_t at = 0; at < op.in.size(); ++at)
+      read[op.in[at]] = read[op.in[at]] || at != 1 || prepared_[i].data == nullptr;
+  }
+  uint64_t total = 0;
+  for (uint32_t id : plan_->weights)
+    if (read[id]) total += plan_->view(id, nullptr).nbytes();
+  return total;
+}
+
 const View& Program::state(std::string_view name) const {
   for (size_t i = 0; i < states_.size(); ++i)
     if (plan_->values[plan_->states[i]].name == name) return states_[i];

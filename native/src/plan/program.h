@@ -30,6 +30,7 @@ class Program {
   int threads() const { return pool_->size(); }
   size_t arena_bytes() const;
   uint64_t state_bytes() const;
+  uint64_t weight_bytes() const;  // that a run reads where they lie, but for rows that are looked up
   const View& state(std::string_view name) const;  // throws invalid_argument if there is none
   const View& state(size_t index) const { return states_[index]; }  // in the plan's order
 

@@ -191,7 +191,7 @@ def summary(plan: Planned) -> str:
     if plan.memory:
         text += f", about {human_bytes(plan.memory)} of memory"
     if plan.seconds:
-        text += f", about {clock(plan.seconds)}"
+        text += f", about {clock(plan.seconds)} of steps (opening, measuring and saving come on top)"
     return text + (f"; resumed after step {plan.resumed}" if plan.resumed else "")
 
 

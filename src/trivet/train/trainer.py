@@ -118,14 +118,15 @@ class Trainer:
 
     def memory(self, tokens: int) -> int:
         """Bytes of this process at most, while it takes steps of so many tokens at a time: what it holds now,
-        moments, sums and temporaries. 0 where the backend cannot tell."""
+        moments, sums, temporaries, and weights read from a mapped file. 0 where the backend cannot tell."""
         reserve = getattr(self._program, "reserve", None)
         if reserve is None:
             return 0
         shapes = {f.name: (tokens,) for f in fields(Batch)} | {"rates": (3,), "key": (2,)}
         arena = reserve(dict.fromkeys(("tokens", "keep", "apply"), ()) | shapes)
+        mapped = getattr(self._program, "mapped_bytes", 0)
         states = sum(a.nbytes for n, a in self._program.state.items() if n[:2] in ("m.", "v.", "g."))
-        return resident() + int(states + arena)
+        return resident() + int(states + arena + mapped)
 
     @cached_property
     def _measure(self) -> Program:

@@ -2,6 +2,7 @@
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from mmap import ACCESS_READ, mmap
 
 import numpy as np
 import pytest
@@ -82,6 +83,26 @@ def test_weights_are_read_where_they_are():
     program = NATIVE.compile(Graph({"y": ops.dequantize(w)}), weights={"w": packed}.__getitem__)
     np.testing.assert_array_equal(program.run({})["y"], blocks.dequantize(packed, q8_0, (2, 64)))
     assert np.shares_memory(program._model._arrays["w"], packed)
+
+
+def test_what_a_run_reads_of_a_mapped_file(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(np.linspace(-1, 1, 64 * 32, dtype=np.float32).tobytes())
+    with path.open("rb") as file:
+        mapped = mmap(file.fileno(), 0, access=ACCESS_READ)
+    there = np.frombuffer(mapped, np.float32).reshape(64, 32)
+    x, w = graph.input("x", (128, 32), f32), graph.weight("w", (64, 32), f32)
+    y = ops.linear(x, w)
+    both = {"y": y, "dx": ops.linear_input_grad(y, w)}
+
+    def read(outputs, array):
+        return NATIVE.compile(Graph(outputs), weights=lambda name: array).mapped_bytes
+
+    assert read(both, there) == there.nbytes  # one copy is enough for both directions
+    assert read({"y": y}, there) == 0  # arranged
+    assert read(both, there.copy()) == 0
+    rows = ops.embedding(graph.input("ids", (3,), i32), w)
+    assert read({"rows": rows}, there) == 0
 
 
 def test_weights_stay_while_the_program_does():

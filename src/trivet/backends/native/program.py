@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,21 @@ class NativeModel:
                 array = self._arrays[name] = _fitted(name, value, weights(name), {})
                 (tensor,) = _tensors([array], [value], {})
                 core.tv_model_add_tensor(self.handle, name.encode(), ctypes.byref(tensor), 0)
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of those weights that are parts of a mapped file."""
+        return sum(a.nbytes for a in self._arrays.values() if isinstance(_owner(a), mmap))
+
+
+def _owner(array: Any) -> Any:
+    """Whose memory an array is a view of."""
+    while isinstance(array, np.ndarray | memoryview):
+        below = array.base if isinstance(array, np.ndarray) else array.obj
+        if below is None:
+            break
+        array = below
+    return array
 
 
 class NativeProgram:
@@ -108,9 +124,18 @@ class NativeProgram:
     @property
     def arena_bytes(self) -> int:
         """Bytes held for temporaries."""
+        return int(self._info().arena_bytes)
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of mapped files that a run brings into memory, about: of weights read where they lie."""
+        mapped = self._model.mapped_bytes if self._model else 0
+        return min(int(self._info().weight_bytes), mapped)
+
+    def _info(self) -> core.tv_program_info:
         info = core.tv_program_info(ctypes.sizeof(core.tv_program_info))
         core.tv_program_get_info(self._handle, ctypes.byref(info))
-        return int(info.arena_bytes)
+        return info
 
     def _state(self, name: str, value: Value) -> Array:
         """A state as an array over the core's memory, which stays as long as the array does."""

@@ -114,7 +114,8 @@ TV_API tv_status tv_cpu_measure(int32_t threads, tv_cpu_rates* out);
 
 /* --- tensors ------------------------------------------------------------------------------------------ */
 
-/* Element types; packed block formats from 32 on, to 47 laid out as in GGUF files. Ids are never reused. @since 0.1
+/* Element types; packed block formats from 32 on, to 47 laid out as in GGUF files. Ids are never reused.
+ * @since 0.1
  */
 typedef int32_t tv_dtype;
 enum {
@@ -386,8 +387,8 @@ TV_API tv_status tv_program_get_state(tv_program* program, const char* name, tv_
 typedef struct tv_program_info {
   size_t struct_size;
   int32_t threads;
-  uint64_t arena_bytes; /* for temporaries, so far */
-  uint64_t state_bytes; /* address space; pages count once they are touched */
+  uint64_t arena_bytes;  /* for temporaries, so far */
+  uint64_t state_bytes;  /* address space; pages count once they are touched */
   uint64_t weight_bytes; /* of weights that a run reads where they lie, but for rows that are looked up */
 } tv_program_info;
 

@@ -56,6 +56,7 @@ GPT2 = {
 FAMILIES = {
     "llama": ("Llama", SIZES),
     "llama-tied-bias": ("Llama", SIZES | {"tie_word_embeddings": True, "attention_bias": True}),
+    "llama-64": ("Llama", SIZES | {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.1}),
     "llama3-rope": ("Llama", SIZES | {"rope_parameters": LLAMA3, "num_key_value_heads": 1}),
     "mistral-window": ("Mistral", SIZES | {"sliding_window": 7}),
     "gpt2": ("GPT2", GPT2),

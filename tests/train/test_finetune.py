@@ -49,6 +49,8 @@ def stop_after(step):
     [
         ("floats.gguf", {}, "lora"),
         ("packed.gguf", {}, "qlora"),
+        ("packed.gguf", {"base": "nf4", "nf4_block": 32, "nf4_double": False}, "qlora"),
+        ("floats.gguf", {"method": "qlora", "compute": "bf16", "checkpointing": "block"}, "qlora"),
         ("packed.gguf", {"method": "lora", "compute": "bf16", "checkpointing": "block"}, "lora"),
         ("packed.gguf", {"method": "full", "lr": 1e-3}, "full"),
     ],
@@ -120,7 +122,10 @@ REFUSED = {
     "no linear layer matches nope": {"targets": ["nope"]},
     "wanted a list of names": {"targets": "q_proj"},
     "method is 'x'": {"method": "x"},
-    "qlora wants a packed model": {"method": "qlora"},
+    "base is 'file', which wants a packed one": {"base": "file"},
+    "base is 'x'": {"base": "x"},
+    "base is 'nf4', which is for qlora": {"base": "nf4", "method": "lora"},
+    "nf4_block is 48": {"nf4_block": 48},
     "evaluate is 3; wanted a validation file": {"evaluate": 3},
     "holdout is 1": {"holdout": 1.0},
     "20 rows, and no example for validation": {"holdout": 1e-6, "skip_refused": True},
@@ -216,6 +221,7 @@ WAYS = {
     "packing": {"rows": 0, "micro": 3, "tokens": 80},
     "dropout": {"rows": 4, "dropout": 0.3},
     "qlora": {"rows": 4, "model": "packed.gguf"},
+    "nf4": {"rows": 4, "base": "nf4"},
     "bf16, blocks anew": {"rows": 4, "compute": "bf16", "checkpointing": "block"},
     "validation": {"rows": 4, "holdout": 0.3, "evaluate": 2, "save": 3, "keep": 1, "lr": 0.3},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trivet.cli.output import DeviceOption, JsonOption, ThreadsOption
 from trivet.cli.training_options import (
     AlphaOption,
+    BaseOption,
     CheckpointingOption,
     ClipOption,
     ColumnOption,
@@ -22,6 +23,8 @@ from trivet.cli.training_options import (
     LrOption,
     MethodOption,
     MicroOption,
+    Nf4BlockOption,
+    Nf4DoubleOption,
     OutOption,
     RankOption,
     ResumeOption,
@@ -53,6 +56,9 @@ def finetune(
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     method: MethodOption = None,
+    base: BaseOption = None,
+    nf4_block: Nf4BlockOption = None,
+    nf4_double: Nf4DoubleOption = None,
     validation: ValidationOption = None,
     holdout: HoldoutOption = None,
     epochs: EpochsOption = None,

@@ -25,6 +25,13 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be
 MethodOption = Annotated[
     str | None, typer.Option(help="full, lora or qlora. [qlora on a packed file, else lora]")
 ]
+BaseOption = Annotated[
+    str | None, typer.Option(help="What qlora stands on: file (its own blocks) or nf4. [file if packed]")
+]
+Nf4BlockOption = Annotated[int | None, typer.Option(help="Elements that share a scale in NF4. [64]")]
+Nf4DoubleOption = Annotated[
+    bool | None, typer.Option("--nf4-double/--nf4-single", help="Quantise NF4's scales, too. [double]")
+]
 ValidationOption = Annotated[str | None, typer.Option(help="A file to measure on.")]
 HoldoutOption = Annotated[float | None, typer.Option(help="Or: the fraction of DATA to measure on.")]
 EpochsOption = Annotated[int | None, typer.Option(help="Times over the data. [1]")]

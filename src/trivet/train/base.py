@@ -1,7 +1,11 @@
-"""The weights a run stands on: as float32 values, or as a checkpoint with other element types."""
+"""The weights a run stands on: as float32 values, or as a checkpoint with other element types.
+
+What another element type takes is made when a tensor is loaded: one of them stands as floats at a time.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet.blocks import to_bf16
-from trivet.dtypes import DType, bf16, f32
+from trivet.blocks import quantize, to_bf16
+from trivet.dtypes import NF4, NF4D, DType, bf16, f32
+from trivet.errors import NonFiniteError
+from trivet.lora import Lora
 from trivet.models.checkpoint import Checkpoint, Entry
 
 
@@ -54,6 +60,46 @@ def decoded(checkpoint: Checkpoint, dtype: DType) -> Checkpoint:
         for kind in [dtype if len(entry.shape) > 1 else f32]
     }
     return Checkpoint(checkpoint.path, checkpoint.metadata, tensors, checkpoint.gguf)
+
+
+def nf4(checkpoint: Checkpoint, dtype: DType, block: int = 64, double: bool = True) -> Checkpoint:
+    """The same model with the matrices of its blocks in NF4, of `block` elements, with scales that are
+    double-quantised or float32. The rest is packed as it was, or as `decoded` has it. Rows that `block` does
+    not divide have the longest shorter block that does, and are as the rest if there is none."""
+    tensors = dict(decoded(checkpoint, dtype).tensors)
+    for name, entry in checkpoint.tensors.items():
+        kind = _fitting(entry.shape, block, NF4D if double else NF4) if Lora().takes(name) else None
+        if kind is not None:
+            tensors[name] = Entry(kind, entry.shape, _pack(checkpoint, name, kind))
+        elif entry.dtype.is_packed:
+            tensors[name] = entry
+    return Checkpoint(checkpoint.path, checkpoint.metadata, tensors, checkpoint.gguf)
+
+
+def nf4_notes(made: Checkpoint, block: int) -> list[str]:
+    """What `nf4` could not do as it was told, in words."""
+    kinds = Counter(entry.dtype for name, entry in made.tensors.items() if Lora().takes(name))
+    return [
+        f"{count} matrices have rows that {block} does not divide: they are {kind}"
+        for kind, count in kinds.items()
+        if kind.block != block
+    ]
+
+
+def _fitting(shape: tuple[int, ...], most: int, kinds: tuple[DType, ...]) -> DType | None:
+    return next((d for d in reversed(kinds) if d.block <= most and shape[-1] % d.block == 0), None)
+
+
+def _pack(checkpoint: Checkpoint, name: str, dtype: DType) -> Callable[[], npt.NDArray[Any]]:
+    def load() -> npt.NDArray[Any]:
+        try:
+            return quantize(loaded(checkpoint, checkpoint.tensors[name]), dtype).reshape(-1)
+        except NonFiniteError:
+            raise NonFiniteError(
+                f"[train] {name} has numbers that are not finite: {dtype} cannot hold them"
+            ) from None
+
+    return load
 
 
 def _load(checkpoint: Checkpoint, entry: Entry, dtype: DType) -> Callable[[], npt.NDArray[Any]]:

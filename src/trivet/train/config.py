@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from trivet import arguments
-from trivet.dtypes import DType, bf16, f32
+from trivet.dtypes import NF4_BLOCKS, DType, bf16, f32
 from trivet.errors import FileError, InputError
 from trivet.lora import Lora
 from trivet.models.scratch import Sizes
@@ -23,6 +23,7 @@ from trivet.train.loop import Pace
 
 COMPUTE = {"f32": f32, "bf16": bf16}
 METHODS = ("full", "lora", "qlora")
+BASES = ("file", "nf4")
 #: learning rates that are usual for each method
 RATES = {"full": 2e-5, "lora": 2e-4, "qlora": 2e-4, "pretrain": 1e-3}
 TOKENIZERS = ("byte", "bpe")
@@ -127,13 +128,19 @@ class Finetune(Training):
     """What `finetune` is told, besides.
 
     model: a file, a folder or a short name. length: most tokens of an example, 0: what the model takes, at
-    most `tokens`. method: "full", "lora" or "qlora"; "" is qlora for a packed file, else lora. rank, alpha,
-    dropout, rslora, targets: see trivet.lora.Lora."""
+    most `tokens`. method: "full", "lora" or "qlora"; "" is qlora for a packed file or with a base, else lora.
+    base: what qlora stands on, "file": the file's own blocks, or "nf4": made of its weights, see
+    trivet.train.base.nf4; "" is the first for a packed file, else the second. nf4_block, nf4_double: NF4's
+    block, and whether its scales are quantised, too. rank, alpha, dropout, rslora, targets: see
+    trivet.lora.Lora."""
 
     model: str
     length: int = 0
     train_on: str = "assistant"
     method: str = ""
+    base: str = ""
+    nf4_block: int = 64
+    nf4_double: bool = True
     rank: int = 16
     alpha: float = 32.0
     dropout: float = 0.0
@@ -143,6 +150,14 @@ class Finetune(Training):
     def __post_init__(self) -> None:
         if self.method not in ("", *METHODS):
             raise InputError(f"[train] method is {self.method!r}; known: {', '.join(METHODS)}")
+        if self.base not in ("", *BASES):
+            raise InputError(f"[train] base is {self.base!r}; known: {', '.join(BASES)}")
+        if self.base and self.method not in ("", "qlora"):
+            raise InputError(f"[train] base is {self.base!r}, which is for qlora; method is {self.method!r}")
+        if self.nf4_block not in NF4_BLOCKS:
+            raise InputError(
+                f"[train] nf4_block is {self.nf4_block}; known: {', '.join(map(str, NF4_BLOCKS))}"
+            )
         arguments.integer(self.length, "[train] length", 0, self.tokens)
         _ = self.lora  # refuses what is wrong
         Training.__post_init__(self)

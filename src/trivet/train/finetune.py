@@ -56,12 +56,14 @@ class Session(Shared):
 
     def prepare(self) -> None:
         self.model: Model = load(self.config.model, self.device, threads=self.threads)
-        packed = base.is_packed(self.model.checkpoint)
-        self.config = replace(self.config, method=self.config.method or ("qlora" if packed else "lora"))
-        if self.config.method == "qlora" and not packed:
-            raise InputError(
-                f"[train] qlora wants a packed model; {self.config.model} holds floats: use lora"
-            )
+        packed, c = base.is_packed(self.model.checkpoint), self.config
+        method = c.method or ("qlora" if packed or c.base else "lora")
+        on = c.base or ("file" if packed else "nf4") if method == "qlora" else ""
+        self.config = replace(c, method=method, base=on)
+        if on == "file" and not packed:
+            raise InputError(f"[train] base is 'file', which wants a packed one; {c.model} holds floats")
+        if on == "nf4":
+            self.notes += base.nf4_notes(self.checkpoint, c.nf4_block)
         if self.config.method == "full" and self.model.checkpoint.gguf is None:
             raise InputError(f"[train] full wants a GGUF file, as it writes one; {self.config.model} is none")
         if self.saved is not None and self.saved.facts.get("model") != self.model.checkpoint.sha256:
@@ -81,8 +83,10 @@ class Session(Shared):
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        whole = self.model.checkpoint
-        return base.decoded(whole, self.config.dtype) if self.config.method == "lora" else whole
+        whole, c = self.model.checkpoint, self.config
+        if c.base == "nf4":
+            return base.nf4(whole, c.dtype, c.nf4_block, c.nf4_double)
+        return base.decoded(whole, c.dtype) if c.method == "lora" else whole
 
     def first(self, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, npt.NDArray[np.float32]]:
         if self.config.method == "full":
@@ -100,6 +104,8 @@ class Session(Shared):
             "data": self.train.sha256,
             "steps": str(self.steps),
         }
+        if c.base == "nf4":
+            facts["nf4"] = f"blocks of {c.nf4_block}" + ", double-quantised" * c.nf4_double
         whole = self.model.checkpoint
         if c.method == "full":
             facts["parent"] = whole.sha256

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from trivet import arguments
 from trivet.errors import InputError
 
 Decay: TypeAlias = Literal["constant", "linear", "cosine"]
@@ -47,7 +48,7 @@ class Group:
 class AdamW:
     """AdamW with decoupled decay (arXiv:1711.05101). `decay` is for matrices; vectors (norms, biases) have
     none. `clip` bounds the global norm of the gradients, 0 for none. The first of `groups` that a name
-    matches holds for it."""
+    matches holds for it. Moments stand in pages of whole rows, `page` numbers at most, 0 for no bound."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -55,6 +56,7 @@ class AdamW:
     decay: float = 0.0
     clip: float = 1.0
     groups: tuple[Group, ...] = ()
+    page: int = 1 << 24
 
     def __post_init__(self) -> None:
         _within("beta1", self.beta1, 0, 0.9999999)
@@ -62,6 +64,7 @@ class AdamW:
         _within("eps", self.eps, 0, 1, open_low=True)
         _within("decay", self.decay, 0, 100)
         _within("clip", self.clip, 0, 1e18)
+        arguments.integer(self.page, "[optim] page", 0, 2**62)
 
     def of(self, name: str, ndim: int) -> tuple[float, float]:
         """(factor of the learning rate, decay) of a parameter.

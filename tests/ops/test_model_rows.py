@@ -59,7 +59,7 @@ def test_fallbacks_keep_symbolic_sizes(name):
         "accumulate": ([leaf(T, 3), leaf(T, 3), leaf()], {}),
         "adamw": (
             [leaf(T, 3), leaf(T, 3), leaf(T, 3), leaf(T, 3), leaf(3), leaf()],
-            {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0},
+            {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0, "first": 0},
         ),
         "cross_entropy": ([leaf(T, 5), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
         "cross_entropy_backward": ([leaf(T), leaf(T, 5), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),

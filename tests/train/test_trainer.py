@@ -181,6 +181,37 @@ def test_a_run_that_resumes_has_the_bits_of_one_that_does_not(device, settings, 
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("settings", [None, Lora(4, 8.0)])
+def test_moments_in_pages_give_the_bits_of_whole_ones(device, settings, pairs):
+    """And a checkpoint of either is one of the other."""
+    pair = pairs()
+    data = [batch(i, 9, 14) for i in range(4)]
+
+    def stepped(trainer, some):
+        for one in some:
+            trainer.step([one], 1e-2)
+        return trainer
+
+    def moved(trainer):
+        return {n: a.tobytes() for n, a in sorted(trainer.parameters.items())}
+
+    sizes = (0, 150, 1)
+    whole, *paged = (stepped(pair.trainer(device, settings, AdamW(page=n)), data[:2]) for n in sizes)
+    most = [max(a.size for n, a in t.arrays().items() if n[0] in "mv") for t in paged]
+    rows = max(a.shape[-1] for a in whole.parameters.values() if a.ndim > 1)
+    assert max(most) <= max(150, rows)
+    assert len(paged[1].arrays()) > len(paged[0].arrays()) > len(whole.arrays())
+    assert moved(paged[0]) == moved(paged[1]) == moved(whole)
+    kept = {t: ({n: a.copy() for n, a in t.arrays().items()}, t.facts()) for t in (whole, *paged)}
+    wanted = moved(stepped(whole, data[2:]))
+    for arrays, facts in kept.values():
+        for size in sizes:
+            other = pair.trainer(device, settings, AdamW(page=size))
+            other.restore(arrays, facts)
+            assert moved(stepped(other, data[2:])) == wanted
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_checkpoint_of_another_run_changes_nothing(device, pairs):
     trainer = pairs().trainer(device, Lora(4, 8.0))
     trainer.step([batch(1, 20)], 1e-2)
@@ -192,6 +223,18 @@ def test_a_checkpoint_of_another_run_changes_nothing(device, pairs):
         (good | {"m.other": good[name]}, "'m.other'"),
         (good | {name: good[name][:-1]}, "this run has"),
         (good | {name: good[name].astype(np.float64)}, "float64"),
+        (
+            {n: a for n, a in good.items() if n != f"m.{name}"} | {f"m.{name}@0": good[name][:1]},
+            "this run has",
+        ),
+        *(
+            ({n: a for n, a in good.items() if n != f"m.{name}"} | pages, "not in both")
+            for pages in (
+                {f"m.{name}@0": good[name][:1], f"m.{name}@2": good[name][2:]},
+                {f"m.{name}@0": good[name][:1], f"m.{name}@1": good[name][1:, :1]},
+                {f"m.{name}@0": np.zeros((), np.float32)},
+            )
+        ),
     ]
     for arrays, why in bad:
         with pytest.raises(FileError, match=why):

@@ -130,7 +130,8 @@ void accumulate_run(const Call& call) {
   });
 }
 
-// --- adamw: (p, g, m, v, rates, scale) -> (p, m, v)
+// --- adamw: (p, g, m, v, rates, scale; first) -> (p, m, v)
+// m and v are those of p's rows from `first` on, which alone are changed.
 // Error: 2e-6 relative to 1 + |result|, for |g * scale| < 1e18.
 
 constexpr int64_t kAhead = 512;  // elements that are fetched before they are read
@@ -145,10 +146,18 @@ bool adamw_accepts(const DType* in, int n_in, const DType* out, int n_out) {
 }
 
 void adamw_check(const Call& call) {
-  for (int i : {kG, kM, kV}) demand_same_shape(call, "a gradient or moment", call.in[i], call.in[kP]);
+  const View &p = call.in[kP], &m = call.in[kM];
+  demand_same_shape(call, "the gradient", call.in[kG], p);
+  const int64_t first = call.attrs->i64("first"), rows = m.rank == 0 ? 0 : m.shape[0];
+  View page = p;
+  if (p.rank != 0) page.shape[0] = rows;
+  for (int i : {kM, kV}) demand_same_shape(call, "a moment", call.in[i], page);
+  if (first < 0 || first > (p.rank == 0 ? 0 : p.shape[0] - rows))
+    fail(Status::shape, "[%s] p has shape %s; moments of %lld rows from %lld on", call.op, show(p).chars,
+         static_cast<long long>(rows), static_cast<long long>(first));
   demand_vector(call, "rates", call.in[kRates], 3);
   demand_rank(call, "scale", call.in[kScale], 0, 0);
-  for (int i = 0; i < 3; ++i) demand_same_shape(call, "an output", call.out[i], call.in[kP]);
+  for (int i = 0; i < 3; ++i) demand_same_shape(call, "an output", call.out[i], call.in[i == 0 ? kP : kM]);
   const double beta1 = call.attrs->f64("beta1"), beta2 = call.attrs->f64("beta2");
   const double eps = call.attrs->f64("eps"), decay = call.attrs->f64("decay");
   if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1 && eps > 0 && eps < 1e30 && decay >= 0))
@@ -177,22 +186,26 @@ Step step_of(const Call& call) {
           broadcast(*call.in[kScale].as<float>())};
 }
 
-// Outputs stand where p, m and v do, in a plan; where they do not, "nothing changes" is a copy.
-void keep_all(const Call& call) {
-  const int from[] = {kP, kM, kV};
-  for (int i = 0; i < 3; ++i)
-    if (call.out[i].data != call.in[from[i]].data && call.out[i].size() != 0)
-      __builtin_memcpy(call.out[i].data, call.in[from[i]].data, call.out[i].nbytes());
+// Outputs stand where p, m and v do, in a plan; where they do not, what does not change is a copy.
+void keep(const Call& call, int output, int from) {
+  if (call.out[output].data != call.in[from].data && call.out[output].size() != 0)
+    __builtin_memcpy(call.out[output].data, call.in[from].data, call.out[output].nbytes());
 }
 
 template <class G>
 void adamw_run(const Call& call) {
-  if (!(*call.in[kScale].as<float>() > 0)) return keep_all(call);
-  const float *p = call.in[kP].as<float>(), *m = call.in[kM].as<float>(), *v = call.in[kV].as<float>();
-  float *new_p = call.out[0].as<float>(), *new_m = call.out[1].as<float>(), *new_v = call.out[2].as<float>();
-  const G* g = call.in[kG].as<G>();
+  keep(call, 0, kP);
+  if (!(*call.in[kScale].as<float>() > 0)) return keep(call, 1, kM), keep(call, 2, kV);
+  const View& all = call.in[kP];
+  const int64_t before =
+      all.size() == 0 || all.rank == 0 ? 0 : call.attrs->i64("first") * (all.size() / all.shape[0]);
+  const float *p = call.in[kP].as<float>() + before, *m = call.in[kM].as<float>(),
+              *v = call.in[kV].as<float>();
+  float *new_p = call.out[0].as<float>() + before, *new_m = call.out[1].as<float>(),
+        *new_v = call.out[2].as<float>();
+  const G* g = call.in[kG].as<G>() + before;
   const Step s = step_of(call);
-  call.pool->parallel_for(call.out[0].size(), kGrain, [=](int64_t begin, int64_t end) {
+  call.pool->parallel_for(call.out[1].size(), kGrain, [=](int64_t begin, int64_t end) {
     each_vector(begin, end, [=](int64_t i, int n) {
       for (const float* stream : {p, m, v}) __builtin_prefetch(stream + i + kAhead);
       __builtin_prefetch(g + i + kAhead);

@@ -106,8 +106,10 @@ struct Adam {
   }
 };
 
-Attrs settings() {
-  return make_attrs({{"beta1", kBeta1}, {"beta2", kBeta2}, {"eps", kEps}, {"decay", kDecay}});
+Attrs settings(int64_t first = 0) {
+  Attrs attrs = make_attrs({{"beta1", kBeta1}, {"beta2", kBeta2}, {"eps", kEps}, {"decay", kDecay}});
+  attrs.add("first", first);
+  return attrs;
 }
 
 Array rates_at(int step) {
@@ -169,6 +171,34 @@ void in_place() {
   CHECK(same_bits(wanted.p, b.p) && same_bits(wanted.m, b.m) && same_bits(wanted.v, b.v));
 }
 
+// Pages of moments one after the other give the bits of whole ones.
+void pages() {
+  constexpr int64_t kRows = 7, kWidth = 173;
+  Adam a = Adam::of(kRows * kWidth);
+  for (Array* x : {&a.p, &a.m, &a.v}) x->shape = {kRows, kWidth};
+  Array g = random_array({kRows, kWidth}, 9), by = scalar(0.5), rates = rates_at(4);
+  Adam wanted = stepped(a, g, 0.5, 4);
+  Array p = a.p;
+  for (int64_t first = 0; first < kRows; first += 3) {
+    const int64_t rows = std::min<int64_t>(3, kRows - first);
+    const auto page = [&](Array& x) {
+      Array part(DType::f32, {rows, kWidth});
+      std::memcpy(part.bytes.data(), x.bytes.data() + first * kWidth * 4,
+                  static_cast<size_t>(rows * kWidth * 4));
+      return part;
+    };
+    Array m = page(a.m), v = page(a.v), next(DType::f32, p.shape), new_m = m, new_v = v;
+    run_everywhere("adamw", {&p, &g, &m, &v, &rates, &by}, {&next, &new_m, &new_v}, settings(first));
+    CHECK(same_bits(new_m, page(wanted.m)) && same_bits(new_v, page(wanted.v)));
+    p = next;
+  }
+  CHECK(same_bits(p, wanted.p));
+  Array m(DType::f32, {3, kWidth});
+  for (const int64_t first : {int64_t{-1}, int64_t{5}, INT64_MAX})
+    CHECK_THROWS(Status::shape,
+                 run_kernel("adamw", {&p, &g, &m, &m, &rates, &by}, {&p, &m, &m}, settings(first)));
+}
+
 void refuses() {
   Array x(DType::f32, {3}), wide(DType::f32, {4}), one = scalar(1), rates = rates_at(1), s(DType::f32, {});
   CHECK_THROWS(Status::shape, run_kernel("grad_norm", {&x}, {&x, &s}, Attrs()));
@@ -184,6 +214,7 @@ void refuses() {
     Attrs bad;
     for (const char* other : {"beta1", "beta2", "eps", "decay"})
       bad.add(other, other == std::string(key) ? (other[0] == 'b' ? 1.0 : -1.0) : 0.5);
+    bad.add("first", int64_t{0});
     CHECK_THROWS(Status::bad_plan, adamw(x, rates, bad));
   }
 }
@@ -197,6 +228,7 @@ int body() {
   first_step();
   a_scale_of_zero_changes_nothing();
   in_place();
+  pages();
   refuses();
   return check_result();
 }

@@ -15,9 +15,9 @@ import numpy as np
 from trivet import dtypes
 from trivet.dtypes import f32
 from trivet.errors import ShapeError
-from trivet.graph import Node, Spec, constant
+from trivet.graph import Dim, Node, Size, Spec, constant
 from trivet.ops.elementwise import abs, add, cast, div, eq, gt, maximum, mul, sqrt, sub, where
-from trivet.ops.movement import take
+from trivet.ops.movement import concat, slice, take
 from trivet.ops.reduce import max, sum
 from trivet.ops.rules import has_shape, one_of
 from trivet.ops.table import NoGradient, Sample, define, unwrap
@@ -154,12 +154,17 @@ def accumulate(total: Any, g: Any, keep: Any) -> Any:
 
 def _adamw_infer(
     p: Spec, g: Spec, m: Spec, v: Spec, rates: Spec, scale: Spec, beta1: float, beta2: float, eps: float,
-    decay: float,
+    decay: float, first: int,
 ) -> tuple[Spec, Spec, Spec]:  # fmt: skip
     one_of("adamw", (f32,), p, m, v, rates, scale)
     one_of("adamw", _GRADIENTS, g)
-    for what, spec in (("g", g), ("m", m), ("v", v)):
-        has_shape("adamw", what, spec, p.shape)
+    has_shape("adamw", "g", g, p.shape)
+    if m.shape != p.shape or first:
+        rows, all_rows = (s.shape[0] if s.ndim else 0 for s in (m, p))
+        if isinstance(rows, Dim) or isinstance(all_rows, Dim) or not 0 <= first <= all_rows - rows:
+            raise ShapeError(f"[adamw] m {m.shape} from row {first} on; p has shape {p.shape}")
+        has_shape("adamw", "m", m, (rows, *p.shape[1:]))
+    has_shape("adamw", "v", v, m.shape)
     has_shape("adamw", "rates", rates, (3,))
     has_shape("adamw", "scale", scale, ())
     if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and eps > 0 and decay >= 0):
@@ -172,8 +177,15 @@ def _adamw_infer(
 
 def _adamw_composed(
     p: Node, g: Node, m: Node, v: Node, rates: Node, scale: Node, beta1: float, beta2: float, eps: float,
-    decay: float,
+    decay: float, first: int,
 ) -> tuple[Any, ...]:  # fmt: skip
+    if m.shape != p.shape:
+        stop: Size = first + m.shape[0]
+        inside = _adamw_composed(
+            _rows(p, first, stop), _rows(g, first, stop), m, v, rates, scale, beta1, beta2, eps, decay, 0
+        )
+        whole = concat([_rows(p, 0, first), inside[0], _rows(p, stop, p.shape[0])])
+        return whole, *inside[1:]
     lr, m_rise, v_rise = (take(rates, np.int32(i), axis=0) for i in range(3))
     scaled = mul(cast(g, f32), scale)
     new_m = add(mul(m, beta1), mul(scaled, 1 - beta1))
@@ -184,14 +196,22 @@ def _adamw_composed(
     return where(go, new_p, p), where(go, new_m, m), where(go, new_v, v)
 
 
+def _rows(x: Node, first: Size, stop: Size) -> Any:
+    starts: Any = (first, *(0 for _ in x.shape[1:]))
+    return slice(x, starts, (stop, *x.shape[1:]))
+
+
 def _adamw_sample(
-    *shape: int, scale: float = 0.5, g: float = 1.0, decay: float = 0.01, step: int = 3, note: str = ""
-) -> Sample:
-    attrs = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": decay}
+    *shape: int, scale: float = 0.5, g: float = 1.0, decay: float = 0.01, step: int = 3,
+    page: tuple[int, int] | None = None, note: str = "",
+) -> Sample:  # fmt: skip
+    first, rows = page or (0, shape[0] if shape else 0)
+    held = (rows, *shape[1:]) if shape else ()
+    attrs = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": decay, "first": first}
 
     def make(r: Any) -> list[Any]:
-        p, m = (r.standard_normal(shape).astype(np.float32) for _ in range(2))
-        v = np.square(r.standard_normal(shape)).astype(np.float32)
+        p, m = (r.standard_normal(s).astype(np.float32) for s in (shape, held))
+        v = np.square(r.standard_normal(held)).astype(np.float32)
         rates = np.array([1e-2, 1 / (1 - 0.9**step), 1 / (1 - 0.999**step)], np.float32)
         gradient = np.full(shape, np.nan) if np.isnan(g) else g * r.standard_normal(shape)
         return [p, gradient, m, v, rates, np.float32(scale)]
@@ -201,7 +221,7 @@ def _adamw_sample(
 
 _adamw = define(
     "adamw",
-    attrs={"beta1": float, "beta2": float, "eps": float, "decay": float},
+    attrs={"beta1": float, "beta2": float, "eps": float, "decay": float, "first": int},
     infer=_adamw_infer,
     gradient=_STEP,
     fallback=_adamw_composed,
@@ -211,6 +231,8 @@ _adamw = define(
         _adamw_sample(1031, decay=0.0, step=1),
         _adamw_sample(note="0-d"),
         _adamw_sample(0, 3, note="empty"),
+        _adamw_sample(7, 5, page=(2, 4), note="a page of moments"),
+        _adamw_sample(300, page=(299, 1), scale=0, note="a page, and no step"),
         _adamw_sample(70, scale=0, g=float("nan"), note="no step: nothing changes, whatever g holds"),
         _adamw_sample(40, scale=1, g=1e18, note="as large as a gradient may be"),
     ],
@@ -232,8 +254,11 @@ def adamw(
     beta2: float = 0.999,
     eps: float = 1e-8,
     decay: float = 0.0,
+    first: int = 0,
 ) -> Any:
     """(p, m, v) after one step of AdamW with decoupled decay, all f32 of one shape; `g` is f32 or bf16.
+
+    Moments may be those of some rows alone, from row `first` on: then only those rows of p move.
 
     `rates` f32 [3] holds the learning rate and the bias corrections 1 / (1 - beta1^t) and
     1 / (1 - beta2^t) of step t = 1, 2, ... With u = g * scale (f32 ()):
@@ -247,6 +272,7 @@ def adamw(
     >>> adamw(x, x, x, x, np.array([1e-3, 10, 1000], np.float32), np.float32(1))
     (<item f32[3]>, <item f32[3]>, <item f32[3]>)
     """
-    attrs = {"beta1": float(beta1), "beta2": float(beta2), "eps": float(eps), "decay": float(decay)}
+    attrs: dict[str, Any] = {"beta1": float(beta1), "beta2": float(beta2), "eps": float(eps)}
+    attrs |= {"decay": float(decay), "first": first}
     nodes, wrap = unwrap("adamw", [p, g, m, v, rates, scale])
     return wrap(_adamw.node(nodes, attrs))

@@ -11,7 +11,8 @@ Inputs of a run, a flat list of T tokens that holds sequences one behind the oth
 
 Outputs: `loss`, the sum over targets; `peak` and `ratio`, of which the norm of the summed gradients is the
 product; `scale`, what gradients were multiplied with, 0 where nothing was changed. States: the parameters
-under their own names, their moments as `m.<name>` and `v.<name>`, and sums of gradients as `g.<name>`.
+under their own names, their moments as `m.<name>` and `v.<name>`, large ones in pages (moments.py), and sums
+of gradients as `g.<name>`.
 
 A step whose loss or gradients are not finite changes nothing: adamw reads its `scale` before it writes.
 """
@@ -34,6 +35,7 @@ from trivet.ops.rules import to_dtype
 from trivet.optim import AdamW
 from trivet.train.checkpointing import checkpointed, frugal
 from trivet.train.data import Batch
+from trivet.train.moments import page_name, pages
 
 LARGEST = float(np.finfo(np.float32).max)
 #: an averaged gradient whose square is still finite
@@ -134,12 +136,17 @@ class Method:
             factor, decay = optimiser.of(name, len(traced.shapes[name]))
             if factor not in rates:
                 rates[factor] = ops.mul(given, np.array([factor, 1, 1], np.float32))
-            m, v = (graph.state(f"{kind}.{name}", traced.shapes[name], f32) for kind in "mv")
-            made = ops.adamw(
-                traced.leaves[name], gradients[name], m, v, rates[factor], scale,
-                beta1=optimiser.beta1, beta2=optimiser.beta2, eps=optimiser.eps, decay=decay,
-            )  # fmt: skip
-            updates |= zip((name, f"m.{name}", f"v.{name}"), made, strict=True)
+            shape, p = traced.shapes[name], traced.leaves[name]
+            split = pages(shape, optimiser.page)
+            for first, rows in split:
+                names_ = [page_name(kind, name, first, len(split) == 1) for kind in "mv"]
+                m, v = (graph.state(n, (rows, *shape[1:]) if shape else (), f32) for n in names_)
+                p, *moments = ops.adamw(
+                    p, gradients[name], m, v, rates[factor], scale, beta1=optimiser.beta1,
+                    beta2=optimiser.beta2, eps=optimiser.eps, decay=decay, first=first,
+                )  # fmt: skip
+                updates |= zip(names_, moments, strict=True)
+            updates[name] = p
         return Graph({"loss": loss, "peak": peak, "ratio": ratio, "scale": scale}, updates)
 
 

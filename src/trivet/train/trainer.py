@@ -21,6 +21,7 @@ from trivet.backends.base import Backend, Program
 from trivet.errors import FileError, InputError
 from trivet.optim import AdamW
 from trivet.train.data import Batch
+from trivet.train.moments import regrouped
 from trivet.train.step import Method
 
 Array = npt.NDArray[Any]
@@ -146,6 +147,7 @@ class Trainer:
     def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint. Raises FileError, with nothing changed, if it is another run's."""
         mine = self.arrays()
+        arrays = regrouped(arrays, {n: a.shape for n, a in mine.items()})
         for name in sorted(set(mine) ^ set(arrays)):
             raise FileError(f"[resume] {name!r} is in the checkpoint or in the run, but not in both")
         for name, array in arrays.items():

@@ -269,15 +269,21 @@ def _adamw(
     beta2: float,
     eps: float,
     decay: float,
+    first: int,
 ) -> Any:
     if not scale > 0:
         return p, m, v
+    whole, rows = p, slice(first, first + len(m)) if p.ndim else ()
+    p, g = p[rows], g[rows]
     u, (lr, m_rise, v_rise) = g * scale, rates
     beta1, rest1, beta2, rest2, eps, decay = (  # they are float32, as what they meet is
         float(np.float32(x)) for x in (beta1, 1 - beta1, beta2, 1 - beta2, eps, decay)
     )
     m, v = beta1 * m + rest1 * u, beta2 * v + rest2 * u * u
-    return p * (1 - lr * decay) - lr * (m * m_rise) / (np.sqrt(v * v_rise) + eps), m, v
+    moved = p * (1 - lr * decay) - lr * (m * m_rise) / (np.sqrt(v * v_rise) + eps)
+    if m.shape != whole.shape:
+        moved = np.concatenate([whole[:first], moved, whole[first + len(m) :]])
+    return moved, m, v
 
 
 LOWERINGS: Mapping[str, Callable[..., Any]] = {

@@ -2,7 +2,7 @@
 
 Reads tasks from standard input: "step" answers with a step's seconds, "memory" with the most bytes so far.
 
-    python benchmarks/trainers.py trivet|torch full|lora|qlora|gpt f32|bf16 TOKENS THREADS [FILE]
+    python benchmarks/trainers.py trivet|torch full|lora|qlora|nf4|gpt f32|bf16 TOKENS THREADS [FILE]
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def trivet_step(method: str, dtype: str, tokens: int, file: str, again: bool = F
     from trivet.train.trainer import Trainer
 
     whole = gpt() if method == "gpt" else open_checkpoint(Path(file))
-    checkpoint = base.decoded(whole, COMPUTE[dtype]) if method == "lora" else whole
+    made_of = {"lora": base.decoded, "nf4": base.nf4}.get(method)
+    checkpoint = made_of(whole, COMPUTE[dtype]) if made_of else whole
     settings = None if method in ("full", "gpt") else lora.Lora(RANK, ALPHA)
     made = Method(
         models.by_architecture(checkpoint.architecture), checkpoint, settings, COMPUTE[dtype], again
@@ -88,9 +89,9 @@ def torch_model(method: str, dtype: Any) -> Any:
     )  # fmt: skip
     torch.manual_seed(0)
     model = LlamaForCausalLM(shape).to(dtype)
-    if method == "qlora":
+    if method in ("qlora", "nf4"):
         quantise(model, dtype)
-    if method in ("lora", "qlora"):
+    if method in ("lora", "qlora", "nf4"):
         from peft import LoraConfig, get_peft_model
 
         return get_peft_model(model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear"))

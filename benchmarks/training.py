@@ -3,7 +3,8 @@
 Each contestant is a process of its own that stands still between its turns. A step is forward, backward,
 clipping and AdamW on one batch of 512 tokens (the GPT: 8 x 256); a figure is the median over rounds. bf16 is
 weights and activations in bf16; trivet's parameters and moments are float32 then, too, PyTorch's are bf16.
-QLoRA: PyTorch on NF4, double-quantised, trivet on the blocks of the file itself.
+qlora and nf4: PyTorch on NF4, double-quantised; trivet on the q4_0 blocks of the file itself, and on the same
+NF4.
 
     python benchmarks/training.py --threads 2 --rounds 5
 """
@@ -19,7 +20,7 @@ from common import Worker, in_turn, machine, ratio, spread, write
 from files import file
 
 HERE = Path(__file__).parent
-CASES = [(m, d) for m in ("full", "lora", "qlora", "gpt") for d in ("f32", "bf16")]
+CASES = [(m, d) for m in ("full", "lora", "qlora", "nf4", "gpt") for d in ("f32", "bf16")]
 
 
 def file_of(method: str) -> str:

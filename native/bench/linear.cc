@@ -1,7 +1,7 @@
 // The linear kernel at SmolLM2-135M's shapes: GB/s of weights read for few tokens, beside what merely reading
 // them takes in the same minute; GOP/s for many.
 // usage: bench_linear [dtype ...]   a weight's dtype, with activations of f32, or bf16:bf16, activations
-// first
+// first. NF4, which is never arranged, is bench_training's.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
       for (const tv::DTypeTraits& type : tv::kDTypes) {
         const tv::DType in[2] = {x, type.dtype}, out[1] = {x};
         const tv::Kernel* kernel = tv::find_kernel("linear", in, 2, out, 1);
-        if (kernel == nullptr || !wanted(x, type.dtype, argc, argv)) continue;
+        if (kernel == nullptr || tv::is_nf4(type.dtype) || !wanted(x, type.dtype, argc, argv)) continue;
         for (const auto& [n, k] : shapes) line(*kernel, x, type, n, k, pool);
       }
   }

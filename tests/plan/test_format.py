@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trivet import graph, ops
-from trivet.dtypes import bf16, f32, f64, i32, i64, q4_0
+from trivet.dtypes import bf16, f32, f64, i32, i64, nf4d_64, q4_0
 from trivet.errors import InputError, PlanError
 from trivet.graph import Dim, Graph
 from trivet.plan import Op, Plan, Value, build, decode, encode
@@ -165,6 +165,8 @@ EXP = Op("exp", {}, (0,), (1,), (-1,))
         ({"values": (X, Value("temporary", f32, (2**20, 2**20, 2**10)))}, "allowed are"),
         ({"values": (X, Value("temporary", q4_0, (4, 31)))}, "divide by 32"),
         ({"values": (X, Value("temporary", q4_0, ()))}, "divide by 32"),
+        ({"values": (X, Y, Value("state", nf4d_64, (64,), "q"))}, "a nf4d_64 value is no state"),
+        ({"values": (Value("constant", nf4d_64, (64,), "", bytes(33)), Y)}, "its shape takes 41"),
         ({"values": (Value("weight", f32, (T,), "x"), Y), "dims": {"T": (1, 2)}}, "no symbolic dimension"),
         ({"values": (Value("constant", f32, (4,), "", b"12"), Y)}, "2 bytes are there, its shape takes 16"),
         ({"dims": {"T": (2, 1)}}, "dim 'T' in 2..1"),

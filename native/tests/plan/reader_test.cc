@@ -56,6 +56,21 @@ void loads() {
   CHECK(text.find("dim T 0..1000") != text.npos && text.find("update s = %5") != text.npos);
 }
 
+// What stands behind the blocks counts: 257 blocks have two groups.
+void doubly_quantised() {
+  const size_t bytes = 257 * 33 + 4 + 8;
+  for (const int more : {0, 1, -1, -12}) {
+    W w = good();
+    const std::string data(static_cast<size_t>(static_cast<int>(bytes) + more), 'n');
+    w.value(Kind::constant, DType::nf4d_64, "", {W::fixed(257), W::fixed(64)}, data);
+    const std::string plan = w.bytes();
+    if (more == 0)
+      CHECK(load_plan(plan.data(), plan.size())->view(8, nullptr).nbytes() == bytes);
+    else
+      CHECK_THROWS(Status::bad_plan, load_plan(plan.data(), plan.size()));
+  }
+}
+
 void truncated() {
   const std::string bytes = good().bytes();
   for (size_t n = 0; n < bytes.size(); ++n) {
@@ -167,6 +182,7 @@ void rules() {
   bad("divides", [](W& w) { w.value(Kind::weight, DType::q4_0, "q", {W::fixed(33)}); });
   bad("divides", [](W& w) { w.value(Kind::weight, DType::q4_0, "q", {}); });
   bad("divides", [](W& w) { w.value(Kind::input, DType::q4_0, "q", {W::of(0, 32)}); });
+  bad("no state", [](W& w) { w.value(Kind::state, DType::nf4d_64, "q", {W::fixed(64)}); });
   // 5: aliases
   bad("alias", [](W& w) { w.ops[2].alias[0] = 1; });
   bad("alias", [](W& w) { w.ops[2].alias[0] = -2; });
@@ -217,6 +233,7 @@ void counts() {
 
 int main() {
   loads();
+  doubly_quantised();
   truncated();
   damaged();
   rules();

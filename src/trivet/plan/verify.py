@@ -46,6 +46,8 @@ def _sizes(plan: Plan, index: int, value: Value) -> None:
             _fail(f"{what}: {value.nbytes(sizes)} bytes at {sizes}, allowed are {LARGEST_VALUE}")
     if value.dtype.is_packed and not _is_packed_row(value):
         _fail(f"{what}: the last size must be fixed and divide by {value.dtype.block}")
+    if value.dtype.group and value.kind == "state":
+        _fail(f"{what}: a {value.dtype} value is no state")
     if value.kind in ("weight", "constant") and value.is_symbolic:
         _fail(f"{what}: a {value.kind} has no symbolic dimension")
     if value.kind == "constant" and len(value.data) != value.nbytes({}):

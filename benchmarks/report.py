@@ -202,8 +202,8 @@ def training() -> str:
 
 `python benchmarks/training.py`: whole steps (forward, backward, clipping, AdamW) of SmolLM2-135M's shape on
 512 tokens, beside PyTorch with transformers, peft and bitsandbytes; the GPT is 6 layers of 384 on 8 x 256. In
-bf16 trivet's masters and moments are float32, PyTorch's bf16. qlora and nf4: PyTorch on NF4, double-quantised;
-trivet on the file's own Q4_0 blocks, and on the same NF4.
+bf16 trivet's masters and moments are float32, PyTorch's bf16. qlora and nf4: PyTorch on NF4,
+double-quantised; trivet on the file's own Q4_0 blocks, and on the same NF4.
 
 {table(head, rows)}
 """

@@ -9,27 +9,46 @@ import tiny_adapter
 import tiny_model
 import trivet as tv
 from trivet.blocks import quantize
-from trivet.dtypes import BY_NAME
+from trivet.dtypes import BY_NAME, q6_k
 from trivet.errors import FileError, InputError, NonFiniteError, UnsupportedError
 from trivet.export import export
 from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf
 from trivet.formats.safetensors import SafetensorsFile
+from trivet.merging import FILE_TYPES
 from trivet.models.checkpoint import open_checkpoint
 from trivet.train import bundle
 
 IDS = [(7 * i) % 250 for i in range(40)]
 
 
-def packed(path, **kinds):
+def packed(path, changed=None, weights=None, **kinds):
     """The tiny model with matrices packed: kind by the last part of a name, else q8_0."""
     tensors = {}
-    for name, array in tiny_model.tensors().items():
+    for name, array in (tiny_model.tensors() | (weights or {})).items():
         kind = BY_NAME["f32" if array.ndim == 1 else kinds.get(name.split(".")[-2], "q8_0")]
-        raw = np.zeros(array.size // kind.block * kind.nbytes, np.uint8) if kind.name == "q5_0" else None
-        tensors[name] = TensorSource(kind, array.shape, quantize(array, kind) if raw is None else raw)
-    write_gguf(
-        path, tiny_model.metadata() | {"general.name": "tiny", "trivet.version": np.uint32(1)}, tensors
-    )
+        tensors[name] = TensorSource(kind, array.shape, quantize(array, kind))
+    metadata = tiny_model.metadata() | {"general.name": "tiny", "trivet.version": np.uint32(1)}
+    write_gguf(path, metadata | (changed or {}), tensors)
+    return path
+
+
+def q4_k_m(path, **changed):
+    """One whose rows are 256 long in its feed-forward layers, packed as llama.cpp's Q4_K_M has them: q4_k and
+    q6_k, and q5_0 and q8_0 for shorter rows."""
+    rng = np.random.default_rng(1)
+    weights = {
+        f"blk.{i}.{name}.weight": (rng.standard_normal(shape) * 0.1).astype(np.float32)
+        for i in range(2)
+        for name, shape in (("ffn_gate", (256, 64)), ("ffn_up", (256, 64)), ("ffn_down", (64, 256)))
+    }
+    kinds = dict.fromkeys(("attn_q", "attn_k", "attn_output", "ffn_gate", "ffn_up"), "q5_0")
+    changed = {"llama.feed_forward_length": np.uint32(256), "general.file_type": np.uint32(15)} | changed
+    packed(path, changed, weights, ffn_down="q4_k", **kinds)
+    file = GGUFFile.open(path)
+    tensors = {n: TensorSource(t.dtype, t.shape, file.data(n)) for n, t in file.tensors.items()}
+    last = weights["blk.1.ffn_down.weight"]
+    tensors["blk.1.ffn_down.weight"] = TensorSource(q6_k, last.shape, quantize(last, q6_k))
+    write_gguf(path, {key: file.encoded(key) for key in file.metadata}, tensors)
     return path
 
 
@@ -54,17 +73,20 @@ def test_a_packed_file_again(base, tmp_path):
         assert after.tensors[name].dtype is info.dtype
         if name not in adapter.pairs:
             assert np.array_equal(after.data(name), before.data(name)), name
-    squares = np.zeros(3)
+    sums = np.zeros(4)
     for change in done.changed:
         pair = adapter.pairs[change.name]
         old = before.array(change.name)
         want = old + np.float32(adapter.scale(change.name)) * pair.b @ pair.a
-        norms = [np.linalg.norm(x) for x in (after.array(change.name) - want, want, want - old)]
-        assert change.error == pytest.approx(norms[0] / norms[1], rel=1e-3)
-        assert change.lost == pytest.approx(norms[0] / norms[2], rel=1e-3)
-        squares += np.square(norms)
-    assert done.error == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-3)
-    assert done.lost == pytest.approx(np.sqrt(squares[0] / squares[2]), rel=1e-3)
+        new = after.array(change.name)
+        found = [((x - y) ** 2).sum() for x, y in ((new, want), (want, 0), (want, old))]
+        found.append(((new - old) * (want - old)).sum())
+        assert change.error == pytest.approx(np.sqrt(found[0] / found[1]), rel=1e-3)
+        assert change.kept == pytest.approx(found[3] / found[2], rel=1e-3)
+        sums += found
+    assert done.error == pytest.approx(np.sqrt(sums[0] / sums[1]), rel=1e-3)
+    assert done.kept == pytest.approx(sums[3] / sums[2], rel=1e-3)
+    assert done.dithered == 0  # such large changes do not need it
     worst = {c.before: c.error for c in done.changed}
     assert 0 < worst["f16"] < 1e-3 < worst["q8_0"] < 0.02 < worst["q4_1"] < worst["q4_0"] < 0.2
 
@@ -106,7 +128,40 @@ def test_the_merged_model_answers_as_the_adapted(plain, tmp_path, type):
     assert got == want
 
 
-@pytest.mark.parametrize("type", ["f16", "bf16", "q8_0", "q4_1", "q4_0"])
+def test_a_q4_k_m_file_again(tmp_path):
+    base = q4_k_m(tmp_path / "m.gguf")
+    adapter = tiny_adapter.make(open_checkpoint(base), targets=["ffn_down", "attn_v", "blk.0.ffn_up"])
+    done = tv.merge(base, (adapter, 0.2), tmp_path / "out.gguf")
+    before, after = GGUFFile.open(base), GGUFFile.open(done.path)
+    assert after.metadata["general.file_type"] == 15
+    for name, info in before.tensors.items():
+        assert after.tensors[name].dtype is info.dtype
+        assert np.array_equal(after.data(name), before.data(name)) == (name not in adapter.pairs)
+    assert {c.after for c in done.changed} == {"q4_k", "q6_k", "q8_0", "q5_0"}
+    for c in done.changed:
+        assert (0 < c.error < 0.12, 0.5 < c.kept < 1.2) == (True, True), c
+    adapted = tv.load(base, "cpu", kv="f32", adapter=(adapter, 0.2))
+    merged = tv.load(done.path, "cpu", kv="f32")
+    want, found = adapted.logits(IDS), merged.logits(IDS)
+    unadapted = tv.load(base, "cpu", kv="f32").logits(IDS)
+    assert np.linalg.norm(found - want) < 0.5 * np.linalg.norm(unadapted - want)
+    assert merged.generate("hello", max_tokens=4, temperature=0).ids
+
+
+def test_small_changes_survive(tmp_path):
+    base = q4_k_m(tmp_path / "m.gguf")
+    adapter = tiny_adapter.make(open_checkpoint(base))
+    given = (adapter, 0.01)  # changes of a tenth of a step: to the nearest, nothing would be changed
+    done = tv.merge(base, given, tmp_path / "out.gguf")
+    assert done.dithered > len(done.changed) // 2
+    assert 0.8 < done.kept < 1.2
+    again = tv.merge(base, given, tmp_path / "again.gguf")
+    for name in adapter.pairs:  # by chance, but the same chance
+        one, two = (GGUFFile.open(d.path).data(name) for d in (done, again))
+        assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("type", [t for t in FILE_TYPES if t != "f32" and not t.endswith("_k")])
 def test_types(plain, tmp_path, type):
     adapter = tiny_adapter.make(open_checkpoint(plain), targets=["attn_q"])
     done = tv.merge(plain, adapter, tmp_path / "out.gguf", type=type)
@@ -114,6 +169,16 @@ def test_types(plain, tmp_path, type):
     assert {t.dtype.name for n, t in found.tensors.items() if n in adapter.pairs} == {type}
     assert {t.dtype.name for n, t in found.tensors.items() if n not in adapter.pairs} == {"f32"}
     assert 0 < done.error < 0.2
+
+
+@pytest.mark.parametrize("type", [t for t in FILE_TYPES if t.endswith("_k")])
+def test_types_of_long_rows(tmp_path, type):
+    base = q4_k_m(tmp_path / "m.gguf")
+    adapter = tiny_adapter.make(open_checkpoint(base), targets=["ffn_down"])
+    done = tv.merge(base, adapter, tmp_path / "out.gguf", type=type)
+    assert {c.after for c in done.changed} == {type}
+    assert 0 < done.error < 0.4
+    assert GGUFFile.open(done.path).metadata["general.file_type"] == FILE_TYPES[type]
 
 
 def test_transformers_reads_the_folder(base, tmp_path):
@@ -159,24 +224,30 @@ def test_packed_becomes_f16_in_a_folder(base, tmp_path):
     assert kinds["model.norm.weight"] == "f32"
 
 
-def test_what_cannot_be_written_is_named_first(tmp_path):
-    base = packed(tmp_path / "m.gguf", attn_v="q5_0")
+def test_what_cannot_be_written_is_named_first(base, tmp_path):
     adapter = tiny_adapter.make(open_checkpoint(base))
     with pytest.raises(
-        UnsupportedError, match=r"blk\.0\.attn_v\.weight .* would be q5_0, which trivet reads but"
+        UnsupportedError,
+        match=r"would be q4_k, whose blocks of 256 do not divide its rows of 64; give another",
     ):
-        tv.merge(base, adapter, tmp_path / "out.gguf")
+        tv.merge(base, adapter, tmp_path / "out.gguf", type="q4_k")
     assert not (tmp_path / "out.gguf").exists()
-    tv.merge(base, adapter, tmp_path / "out.gguf", type="q8_0")
-    rest = tiny_adapter.make(open_checkpoint(base), targets=["attn_q"])
-    done = tv.merge(base, rest, tmp_path / "rest.gguf")  # q5_0 that does not change is copied
-    assert GGUFFile.open(done.path).tensors["blk.0.attn_v.weight"].dtype.name == "q5_0"
+
+
+def test_what_a_type_cannot_hold_is_named(plain, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(plain), targets=["blk.1.attn_q"], alpha=9e5)
+    for type in ("q8_0", "q5_1", "q4_0"):
+        with pytest.raises(
+            NonFiniteError, match=rf"blk\.1\.attn_q\.weight: .* is beyond {type}; give type f32"
+        ):
+            tv.merge(plain, (adapter, 1e6), tmp_path / "out.gguf", type=type)
+    assert not (tmp_path / "out.gguf").exists()
 
 
 def test_refused(plain, base, tmp_path):
     adapter = tiny_adapter.make(open_checkpoint(plain))
     for given, says in (
-        ({"type": "q5_0"}, "type is 'q5_0'; known: keep"),
+        ({"type": "q4_k_m"}, "type is 'q4_k_m'; known: keep"),
         ({"out": plain}, "the model itself"),
         ({"out": ""}, "empty name"),
         ({"adapter": []}, "no adapter"),
@@ -225,6 +296,17 @@ def test_llama_cpp_reads_the_merged_file(tmp_path):
     theirs.eval(IDS)
     want = tv.load(path, "cpu").logits(IDS)
     assert np.abs(np.array(theirs.scores[: len(IDS)]) - want).max() < 0.02 * np.abs(want).max()
+
+
+def test_llama_cpp_reads_a_packed_file(tmp_path):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    model = q4_k_m(tmp_path / "m.gguf", **{"tokenizer.ggml.pre": "gpt-2"})
+    adapter = tiny_adapter.make(open_checkpoint(model))
+    path = tv.merge(model, (adapter, 0.2), tmp_path / "out.gguf").path
+    theirs = llama_cpp.Llama(str(path), n_ctx=256, logits_all=True, verbose=False, n_threads=1)
+    theirs.eval(IDS)
+    want = tv.load(path, "cpu").logits(IDS)
+    assert np.abs(np.array(theirs.scores[: len(IDS)]) - want).max() < 0.05 * np.abs(want).max()
 
 
 def test_export_keeps_the_lineage(base, tmp_path):

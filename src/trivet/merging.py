@@ -3,6 +3,11 @@
 Only what the adapters change is made anew, W + scale * B @ A in float32, and packed again; every other tensor
 of a GGUF file is copied byte for byte, and so is its metadata. What packing again cost is measured. A merged
 file is a bundle (train/bundle.py), which says what it was made of.
+
+Tuning changes a weight by far less than the step between two of its packed values. To the nearest, a weight
+that was packed already would fall back on the value it had, and the model would forget what it learned. So
+where little of the change is found in what was packed, it is packed again with rounding by chance. (Elsewhere
+that would cost more than it saves: it errs by more than half as much again.)
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import json
 import math
 import os
 import shlex
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +28,7 @@ import numpy.typing as npt
 
 from trivet import cards, dtypes, merged_folder
 from trivet.adapter import Adapters, Scaled, called, gathered, stacked
-from trivet.blocks import BY_DTYPE, dequantize, quantize
+from trivet.blocks import dequantize, quantize
 from trivet.dtypes import DType, f16
 from trivet.errors import InputError, NonFiniteError, UnsupportedError
 from trivet.formats.common import written_aside
@@ -32,7 +38,10 @@ from trivet.train import bundle
 
 F32 = npt.NDArray[np.float32]
 #: what weights may be written as: general.file_type in GGUF, by type
-FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "bf16": 32}
+FILE_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q6_k": 18, "q5_k": 16, "q5_1": 9, "q5_0": 8, "q4_k": 14,
+    "q4_1": 3, "q4_0": 2, "iq4_nl": 25, "q3_k": 11, "q2_k": 10,
+}  # fmt: skip
 #: metadata that a merged file does not share with its parent
 _DROPPED = (
     "trivet.plan.",
@@ -45,41 +54,48 @@ _DROPPED = (
 _LINEAGE = "trivet.lineage"
 
 
+#: the least share of a change that has to be in what was packed to the nearest
+_ENOUGH = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A tensor that was changed. `error` is |written - wanted| / |wanted|, and `lost` the same of the change
-    alone: |written - wanted| / |wanted - before|, in Euclidean norm."""
+    """A tensor that was changed. `error` is |written - wanted| / |wanted| in Euclidean norm. `kept` is the
+    share of the change that is in what was written: written - before, projected on wanted - before."""
 
     name: str
     before: str
     after: str
     error: float
-    lost: float
+    kept: float
 
 
 @dataclass(slots=True)
 class Merged:
-    """What was written: where, how (a type is given where all changed tensors have it), and what it cost."""
+    """What was written: where, how, and what it cost."""
 
     path: Path
     changed: list[Change] = field(default_factory=list)
     copied: int = 0
+    dithered: int = 0  # changed tensors that were rounded by chance
     notes: list[str] = field(default_factory=list)
-    _squares: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+    _sums: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
 
-    def add(self, change: Change, squares: Sequence[float]) -> None:
-        self.changed.append(change)
-        self._squares += squares
+    def add(self, name: str, before: DType, after: DType, sums: npt.NDArray[np.float64]) -> None:
+        """Adds a tensor with its sums of squares: the error, what was wanted, the change; and the product of
+        what changed with the change."""
+        self.changed.append(Change(name, before.name, after.name, *_shares(sums)))
+        self._sums += sums
 
     @property
     def error(self) -> float:
         """The error over all changed tensors together."""
-        return _ratio(self._squares[0], self._squares[1])
+        return _shares(self._sums)[0]
 
     @property
-    def lost(self) -> float:
-        """The share of the whole change that packing lost."""
-        return _ratio(self._squares[0], self._squares[2])
+    def kept(self) -> float:
+        """The share of the whole change that is in what was written."""
+        return _shares(self._sums)[1]
 
 
 def merge(
@@ -94,15 +110,16 @@ def merge(
 
     adapter: as for `trivet.load`; several are summed.
     out: a path that ends in .gguf gives a GGUF file, any other a Hugging Face folder of safetensors.
-    type: what changed tensors are written as: "keep", "f32", "f16", "bf16", "q8_0", "q4_1" or "q4_0". In a
+    type: what changed tensors are written as: "keep", each as it was, or one of FILE_TYPES for all. In a
         folder all tensors are written so; "keep" makes packed ones f16 there.
     advance: is told of every tensor that is written.
-    Raises InputError, UnsupportedError for a type that trivet does not write (before anything is written),
-    FileError, and what opening the model and the adapters raises.
+    Raises InputError, UnsupportedError for a type whose blocks do not divide a tensor's rows (before anything
+    is written), NonFiniteError for a weight that a type cannot hold, FileError, and what opening the model
+    and the adapters raises.
 
-    >>> merge("smollm2-135m", "orders/adapter", "orders.gguf", type="q6_k")
+    >>> merge("smollm2-135m", "orders/adapter", "")
     Traceback (most recent call last):
-    trivet.errors.InputError: [merge] type is 'q6_k'; known: keep, f32, f16, q4_0, q4_1, q8_0, bf16
+    trivet.errors.InputError: [merge] the file to write has an empty name
     """
     if type != "keep" and type not in FILE_TYPES:
         raise InputError(f"[merge] type is {type!r}; known: keep, {', '.join(FILE_TYPES)}")
@@ -188,16 +205,12 @@ class _Work:
     # --- tensors ---
 
     def _kind(self, name: str, entry: Entry) -> DType:
-        """What a changed tensor is written as. Raises UnsupportedError if trivet cannot write it."""
+        """What a changed tensor is written as. Raises UnsupportedError if its rows are not whole blocks."""
         kind = entry.dtype if self.type == "keep" else dtypes.BY_NAME[self.type]
-        if BY_DTYPE[kind].encode is None or entry.shape[-1] % kind.block:
-            why = (
-                "which trivet reads but does not write"
-                if BY_DTYPE[kind].encode is None
-                else "in whole blocks"
-            )
+        if entry.shape[-1] % kind.block:
             raise UnsupportedError(
-                f"[merge] {name} {entry.shape} would be {kind}, {why}; give another type: q8_0, f16"
+                f"[merge] {name} {entry.shape} would be {kind}, whose blocks of {kind.block} do not divide"
+                f" its rows of {entry.shape[-1]}; give another type: q8_0, f16"
             )
         return kind
 
@@ -207,25 +220,38 @@ class _Work:
         return f16 if entry.dtype.is_packed else entry.dtype
 
     def _changed(self, name: str, kind: DType) -> npt.NDArray[Any]:
-        before = self.base.tensors[name].values()
+        entry = self.base.tensors[name]
+        before = entry.values()
         a, b = self.pairs[name]
         with np.errstate(over="ignore", invalid="ignore"):
             wanted = before + b @ a
-        raw = self._packed(name, wanted, kind)
-        off = dequantize(raw.reshape(-1), kind, wanted.shape) - wanted
-        squares = [_square(off), _square(wanted), _square(wanted - before)]
-        error, lost = _ratio(squares[0], squares[1]), _ratio(squares[0], squares[2])
-        self.done.add(Change(name, self.base.tensors[name].dtype.name, kind.name, error, lost), squares)
+        raw, written = self._packed(name, wanted, kind)
+        sums = _sums(before, wanted, written)
+        if kind.is_packed and sums[3] < _ENOUGH * sums[2]:
+            raw, written = self._packed(name, wanted, kind, dither=zlib.crc32(name.encode()))
+            sums = _sums(before, wanted, written)
+            self.done.dithered += 1
+        self.done.add(name, entry.dtype, kind, sums)
         self.advance(1)
         return raw
 
-    def _packed(self, name: str, wanted: F32, kind: DType) -> npt.NDArray[np.uint8]:
+    def _packed(
+        self, name: str, wanted: F32, kind: DType, dither: int | None = None
+    ) -> tuple[npt.NDArray[np.uint8], F32]:
+        """Its bytes as `kind`, and the values that those are."""
         if not np.isfinite(wanted).all():
             raise NonFiniteError(f"[merge] {name}: the merged weight is not finite everywhere")
-        raw = quantize(wanted, kind)
-        if not np.isfinite(dequantize(raw.reshape(-1), kind, wanted.shape)).all():
-            raise NonFiniteError(f"[merge] {name}: the merged weight is beyond {kind}; give type f32 or bf16")
-        return raw
+        try:
+            raw = quantize(wanted, kind, dither)
+        except NonFiniteError:
+            raise self._beyond(name, kind) from None
+        written = dequantize(raw.reshape(-1), kind, wanted.shape)
+        if not np.isfinite(written).all():
+            raise self._beyond(name, kind)
+        return raw, written
+
+    def _beyond(self, name: str, kind: DType) -> NonFiniteError:
+        return NonFiniteError(f"[merge] {name}: the merged weight is beyond {kind}; give type f32 or bf16")
 
     def _converted(self, name: str, kind: DType) -> npt.NDArray[Any]:
         entry = self.base.tensors[name]
@@ -233,7 +259,7 @@ class _Work:
         self.advance(1)
         if entry.dtype is kind:
             return np.ascontiguousarray(entry.load()).reshape(-1).view(np.uint8)
-        return self._packed(name, entry.values(), kind)
+        return self._packed(name, entry.values(), kind)[0]
 
     def _copied(self, name: str) -> npt.NDArray[Any]:
         self.done.copied += 1
@@ -271,9 +297,14 @@ class _Work:
         return cards.merged(self.target.stem, facts, commands)
 
 
-def _square(x: F32) -> float:
-    return float(np.square(x, dtype=np.float64).sum())
+def _sums(before: F32, wanted: F32, written: F32) -> npt.NDArray[np.float64]:
+    """As Merged.add takes them."""
+    change, changed = wanted - before, written - before
+    pairs = ((written - wanted,) * 2, (wanted, wanted), (change, change), (changed, change))
+    return np.array([np.einsum("nk,nk->", x, y, dtype=np.float64) for x, y in pairs])
 
 
-def _ratio(square: float, of: float) -> float:
-    return math.sqrt(square / of) if of else 0.0
+def _shares(sums: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Error and share kept, of sums; where nothing is wanted or changed, nothing is lost."""
+    error, wanted, change, kept = map(float, sums)
+    return math.sqrt(error / wanted) if wanted else 0.0, kept / change if change else 1.0

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as GType
 from trivet import dtypes
 from trivet.blocks import dequantize, quantize
 from trivet.dtypes import DType
-from trivet.errors import NonFiniteError
+from trivet.errors import NonFiniteError, UnsupportedError
 
 #: error over the standard deviation of normal values
 COST = {
@@ -99,6 +99,33 @@ def test_bits_do_not_depend_on_the_neighbours(dtype: DType) -> None:
         assert np.array_equal(quantize(values[row], dtype), whole[row])
     block = values[3, : dtype.block]
     assert np.array_equal(quantize(block, dtype), whole[3, : dtype.nbytes])
+
+
+@pytest.mark.parametrize("dtype", [dtypes.q8_0, *COST], ids=str)
+def test_dithered_values_are_right_on_average(dtype: DType) -> None:
+    values = back(normal(), dtype)
+    change = normal(1)[0] * np.float32(0.002)  # far less than a step: to the nearest it would be lost
+    raw = quantize(values + change, dtype, dither=3)
+    assert np.array_equal(raw, quantize(values + change, dtype, dither=3))
+    assert not np.array_equal(raw, quantize(values + change, dtype, dither=4))
+    made = [dequantize(quantize(values + change, dtype, dither=s), dtype, values.shape) for s in range(12)]
+    found = np.mean(made, axis=(0, 1)) - values.mean(axis=0)
+    assert 0.7 < found @ change / (change @ change) < 1.3
+    step = 0.018 if dtype is dtypes.q8_0 else 4 * COST[dtype]
+    assert norm(made[0] - values) < step
+
+
+def test_dither_is_for_packed_formats_of_gguf() -> None:
+    for dtype in (dtypes.f16, dtypes.nf4_64, dtypes.nf4d_64):
+        with pytest.raises(UnsupportedError, match=f"{dtype}: only GGUF's packed formats are dithered"):
+            quantize(normal(1), dtype, dither=0)
+
+
+def test_the_largest_code_is_not_passed() -> None:
+    values = np.full((64, 32), 127, np.float32)
+    for signed in (values, -values):
+        found = dequantize(quantize(signed, dtypes.q8_0, dither=0), dtypes.q8_0, values.shape)
+        assert np.abs(found - signed).max() <= 1
 
 
 @every

@@ -63,7 +63,7 @@ def test_chat_swaps(made):
         (("run", "M", "x", "--adapter", "nowhere=2"), "nowhere: No such file"),
         (("run", "M", "x", "--adapter", "M"), "general.type"),
         (("run", "M", "x", "--adapter", "A=nan"), "the scale is nan"),
-        (("merge", "M", "A", "O.gguf", "--type", "q6_k"), "type is 'q6_k'"),
+        (("merge", "M", "A", "O.gguf", "--type", "q4_k_m"), "type is 'q4_k_m'"),
         (("merge", "M", "A", "M"), "the model itself"),
         (("merge", "M", "A"), "Missing argument 'OUT'"),
         (("merge", "M", "A", "nowhere/O.gguf"), "No such file"),

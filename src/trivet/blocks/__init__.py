@@ -64,18 +64,25 @@ def dequantize(raw: npt.NDArray[np.uint8], dtype: DType, shape: Sequence[int]) -
     return out.reshape(shape)
 
 
-def quantize(values: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np.uint8]:
+def quantize(
+    values: npt.NDArray[np.float32], dtype: DType, dither: int | None = None
+) -> npt.NDArray[np.uint8]:
     """The bytes of `values` as `dtype`, rows along the last axis: shape [..., row bytes]; flat where
     the dtype has something behind the last row.
 
     Packed blocks hold the codes nearest to the values under scales searched to err least in their squares
-    (q8_0 and NF4: under the scale that the largest value gives). Raises UnsupportedError for a format trivet
-    only reads, and NonFiniteError where a packed block would have to hold a value that is not finite, or a
-    scale beyond f16.
+    (q8_0 and NF4: under the scale that the largest value gives). With `dither`, a seed, GGUF's packed formats
+    round up or down by chance instead, in proportion: each value errs more, but on average not at all, so
+    that changes smaller than a step survive.
+
+    Raises UnsupportedError for a format that trivet only reads, or does not dither, and NonFiniteError where
+    a packed block would have to hold a value that is not finite, or a scale beyond f16.
     """
     if values.dtype != np.float32:
         raise DTypeError(f"[quantize] takes float32, got {values.dtype}")
     row = BY_DTYPE[dtype]
+    if dither is not None and not row.dithers:
+        raise UnsupportedError(f"[quantize] {dtype}: only GGUF's packed formats are dithered")
     if row.single is not None:
         dtype.row_bytes(values.shape[-1] if values.shape else 1)  # raises
         return nf4.closed(quantize(values, row.single), dtype)
@@ -88,7 +95,8 @@ def quantize(values: npt.NDArray[np.float32], dtype: DType) -> npt.NDArray[np.ui
     flat = np.ascontiguousarray(values).reshape(-1, dtype.block)
     blocks = np.empty(len(flat), row.layout)
     step = max(1, _CHUNK // dtype.block)
+    chance = () if dither is None else (np.random.Generator(np.random.Philox(dither)),)
     with np.errstate(over="ignore", under="ignore"):
         for start in range(0, len(flat), step):
-            blocks[start : start + step] = row.encode(flat[start : start + step])
+            blocks[start : start + step] = row.encode(flat[start : start + step], *chance)
     return blocks.view(np.uint8).reshape(*shape[:-1], nbytes)

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from trivet import dtypes
 from trivet.blocks import search
-from trivet.blocks.row import F32, BlockFormat, Blocks, column, half
+from trivet.blocks.row import F32, BlockFormat, Blocks, Rng, column, dither, half
 from trivet.dtypes import DType
 
 U8 = npt.NDArray[np.uint8]
@@ -126,7 +126,8 @@ def _decode_q6_k(blocks: Blocks, out: F32) -> None:
 #
 # Each group's best scale and minimum (search.py) become whole numbers under the block's d and dmin. Then, for
 # the codes that these give, the whole scale (or, where there is one, the whole minimum) that suits them best;
-# then the codes nearest under what is stored. Neither of the last two steps can make the error larger.
+# then the codes nearest under what is stored. Neither of the last two steps can make the error larger. With a
+# random generator, the very last rounds up or down by chance, so that on average nothing is lost.
 
 
 def _step(dtype: DType, most: F32, last: int) -> F32:
@@ -142,7 +143,7 @@ def _whole(x: F32, step: F32, lowest: int, highest: int) -> F32:
     return np.rint(search.quotient(x, step)).clip(lowest, highest)
 
 
-def _symmetric(values: F32, blocks: Blocks, dtype: DType, last: int, least: int) -> tuple[U8, F32]:
+def _symmetric(values: F32, blocks: Blocks, dtype: DType, last: int, least: int, rng: Rng) -> tuple[U8, F32]:
     """Writes d; gives codes [n, 256] from 0 and the groups' whole scales [n, 16], from `least`.
     `last` is the lowest code."""
     x, n = search.lanes(dtype, values, 16), len(values)
@@ -152,12 +153,12 @@ def _symmetric(values: F32, blocks: Blocks, dtype: DType, last: int, least: int)
     d = _step(dtype, most, least)
     blocks["d"] = d[:, 0]
     whole = _whole(scale, d, least, -least - 1)
-    q = np.empty_like(x)
-    for again in (True, False):
-        rounded(np.multiply(x, search.quotient(1, (d * whole).reshape(-1)), out=q))
-        if again:
-            best = search.quotient(search.total(q * x), search.total(q * q)).reshape(n, 16)
-            whole = _whole(best, d, least, -least - 1)
+    q = np.multiply(x, search.quotient(1, (d * whole).reshape(-1)))
+    rounded(q)
+    best = search.quotient(search.total(q * x), search.total(q * q)).reshape(n, 16)
+    whole = _whole(best, d, least, -least - 1)
+    np.multiply(x, search.quotient(1, (d * whole).reshape(-1)), out=q)
+    rounded(dither(q, rng))
     q -= np.float32(last)
     return _in_order(q, n), whole
 
@@ -166,7 +167,9 @@ def _in_order(q: F32, n: int) -> U8:
     return np.ascontiguousarray(q.astype(np.uint8).T).reshape(n, 256)
 
 
-def _with_minimum(values: F32, blocks: Blocks, dtype: DType, size: int, last: int, most: int) -> Any:
+def _with_minimum(
+    values: F32, blocks: Blocks, dtype: DType, size: int, last: int, most: int, rng: Rng
+) -> tuple[U8, U8, U8]:
     """Writes d and dmin; gives codes [n, 256] and the groups' whole scales and minima, up to `most`.
     `size` is a group's, `last` the highest code."""
     x, shape = search.lanes(dtype, values, size), (len(values), 256 // size)
@@ -177,14 +180,14 @@ def _with_minimum(values: F32, blocks: Blocks, dtype: DType, size: int, last: in
     dmin = _step(dtype, minimum.max(axis=1, keepdims=True), most)
     blocks["d"], blocks["dmin"] = d[:, 0], dmin[:, 0]
     whole, whole_min = _whole(scale, d, 0, most), _whole(minimum, dmin, 0, most)
-    q = np.empty_like(x)
-    for again in (True, False):
-        np.add(x, (dmin * whole_min).reshape(-1), out=q)
-        q *= search.quotient(1, (d * whole).reshape(-1))
-        rounded(q)
-        if again:
-            excess = (d * whole).reshape(-1) * search.total(q) - search.total(x)
-            whole_min = _whole((excess / np.float32(size)).reshape(shape), dmin, 0, most)
+    step = (d * whole).reshape(-1)
+    inverse = search.quotient(1, step)
+    q = (x + (dmin * whole_min).reshape(-1)) * inverse
+    rounded(q)
+    excess = step * search.total(q) - search.total(x)
+    whole_min = _whole((excess / np.float32(size)).reshape(shape), dmin, 0, most)
+    np.multiply(np.add(x, (dmin * whole_min).reshape(-1), out=q), inverse, out=q)
+    rounded(dither(q, rng))
     return _in_order(q, len(values)), whole.astype(np.uint8), whole_min.astype(np.uint8)
 
 
@@ -195,17 +198,17 @@ def _merged(parts: Any, bits: int) -> U8:
     return out
 
 
-def _encode_q2_k(values: F32) -> Blocks:
+def _encode_q2_k(values: F32, rng: Rng = None) -> Blocks:
     blocks = np.empty(len(values), Q2_K)
-    q, scale, minimum = _with_minimum(values, blocks, dtypes.q2_k, 16, 3, 15)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q2_k, 16, 3, 15, rng)
     blocks["scales"] = scale | minimum << 4
     blocks["qs"] = _merged(q.reshape(-1, 2, 4, 32), 2)
     return blocks
 
 
-def _encode_q3_k(values: F32) -> Blocks:
+def _encode_q3_k(values: F32, rng: Rng = None) -> Blocks:
     blocks = np.empty(len(values), Q3_K)
-    q, whole = _symmetric(values, blocks, dtypes.q3_k, -4, -32)
+    q, whole = _symmetric(values, blocks, dtypes.q3_k, -4, -32, rng)
     scale = (whole + 32).astype(np.uint8)
     blocks["scales"][:, :8] = scale[:, :8] & 15 | scale[:, 8:] << 4
     blocks["scales"][:, 8:] = _merged((scale >> 4).reshape(-1, 1, 4, 4), 2)[:, 0]
@@ -220,26 +223,26 @@ def _pack_scale_min(blocks: Blocks, scale: U8, minimum: U8) -> None:
     blocks["scales"][:, 8:] = scale[:, 4:] & 15 | minimum[:, 4:] << 4
 
 
-def _encode_q4_k(values: F32) -> Blocks:
+def _encode_q4_k(values: F32, rng: Rng = None) -> Blocks:
     blocks = np.empty(len(values), Q4_K)
-    q, scale, minimum = _with_minimum(values, blocks, dtypes.q4_k, 32, 15, 63)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q4_k, 32, 15, 63, rng)
     _pack_scale_min(blocks, scale, minimum)
     blocks["qs"] = _merged(q.reshape(-1, 4, 2, 32), 4)
     return blocks
 
 
-def _encode_q5_k(values: F32) -> Blocks:
+def _encode_q5_k(values: F32, rng: Rng = None) -> Blocks:
     blocks = np.empty(len(values), Q5_K)
-    q, scale, minimum = _with_minimum(values, blocks, dtypes.q5_k, 32, 31, 63)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q5_k, 32, 31, 63, rng)
     _pack_scale_min(blocks, scale, minimum)
     blocks["qs"] = _merged((q & 15).reshape(-1, 4, 2, 32), 4)
     blocks["qh"] = _merged((q >> 4).reshape(-1, 1, 8, 32), 1)[:, 0]
     return blocks
 
 
-def _encode_q6_k(values: F32) -> Blocks:
+def _encode_q6_k(values: F32, rng: Rng = None) -> Blocks:
     blocks = np.empty(len(values), Q6_K)
-    q, blocks["scales"] = _symmetric(values, blocks, dtypes.q6_k, -32, -128)
+    q, blocks["scales"] = _symmetric(values, blocks, dtypes.q6_k, -32, -128, rng)
     runs = q.reshape(-1, 2, 2, 2, 32)  # [n, half, nibble, byte row, element]
     blocks["ql"] = runs[:, :, 0] & 15 | runs[:, :, 1] << 4
     blocks["qh"] = _merged((q >> 4).reshape(-1, 2, 4, 32), 2)
@@ -247,9 +250,9 @@ def _encode_q6_k(values: F32) -> Blocks:
 
 
 ROWS = (
-    BlockFormat(dtypes.q2_k, Q2_K, _decode_q2_k, _encode_q2_k),
-    BlockFormat(dtypes.q3_k, Q3_K, _decode_q3_k, _encode_q3_k),
-    BlockFormat(dtypes.q4_k, Q4_K, _decode_q4_k, _encode_q4_k),
-    BlockFormat(dtypes.q5_k, Q5_K, _decode_q5_k, _encode_q5_k),
-    BlockFormat(dtypes.q6_k, Q6_K, _decode_q6_k, _encode_q6_k),
+    BlockFormat(dtypes.q2_k, Q2_K, _decode_q2_k, _encode_q2_k, dithers=True),
+    BlockFormat(dtypes.q3_k, Q3_K, _decode_q3_k, _encode_q3_k, dithers=True),
+    BlockFormat(dtypes.q4_k, Q4_K, _decode_q4_k, _encode_q4_k, dithers=True),
+    BlockFormat(dtypes.q5_k, Q5_K, _decode_q5_k, _encode_q5_k, dithers=True),
+    BlockFormat(dtypes.q6_k, Q6_K, _decode_q6_k, _encode_q6_k, dithers=True),
 )

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from trivet import dtypes
 from trivet.blocks import search
-from trivet.blocks.row import F32, BlockFormat, Blocks, column, half
+from trivet.blocks.row import F32, BlockFormat, Blocks, Rng, column, dither, half
 from trivet.dtypes import DType
 
 Q8_0 = np.dtype([("d", "<f2"), ("q", "i1", (32,))])
@@ -91,7 +91,8 @@ def _decode_iq4_nl(blocks: Blocks, out: F32) -> None:
 #
 # q8_0: the nearest level under a scale taken from the block's extreme, no search (so are caches written). The
 # quotient is multiplied by 1/d in float32, as in ggml's encoder, so that the bytes are the same. The others
-# search their scale (search.py), round it to f16, and take the codes nearest under what was stored.
+# search their scale (search.py), round it to f16, and take the codes nearest under what was stored. With a
+# random generator, that last step rounds up or down by chance, so that on average nothing is lost.
 
 
 def _inverse(d: F32) -> F32:
@@ -101,46 +102,35 @@ def _inverse(d: F32) -> F32:
     return inverse
 
 
-def _encode_q8_0(values: F32) -> Blocks:
+def _encode_q8_0(values: F32, rng: Rng = None) -> Blocks:
     d = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
-    scaled = values * _inverse(d)
+    scaled = dither(values * _inverse(d), rng)
     size = np.abs(scaled)
     whole = np.floor(size)
     whole += size - whole >= 0.5  # to nearest, halves away from zero
+    np.minimum(whole, 127, out=whole)
     blocks = np.empty(len(values), Q8_0)
     blocks["d"] = half(dtypes.q8_0, d[:, 0])
     blocks["q"] = np.copysign(whole, scaled)
     return blocks
 
 
-def _by_scale(
-    values: F32, blocks: Blocks, dtype: DType, last: int, rounded: search.Round, apart: int = 1
-) -> F32:
-    """Writes d, and gives the codes [32, blocks] under it."""
-    x = search.lanes(dtype, values, 32)
-    blocks["d"] = half(dtype, search.scale(x, last, rounded, apart))
-    x *= search.quotient(1, blocks["d"].astype(np.float32))
-    rounded(x)
-    return x
-
-
-def _by_scale_and_minimum(values: F32, blocks: Blocks, dtype: DType, last: int) -> F32:
+def _by_scale_and_minimum(values: F32, blocks: Blocks, dtype: DType, last: int, rng: Rng) -> F32:
     """Writes d and m, and gives the codes [32, blocks] under them."""
     x, rounded = search.lanes(dtype, values, 32), search.codes(0, last)
     scale, offset = search.scale_offset(x, last, signed=True)
     blocks["d"], blocks["m"] = half(dtype, scale), half(dtype, offset)
     d: F32 = blocks["d"].astype(np.float32)
     inverse, mean = search.quotient(1, d), search.total(x) / np.float32(32)
-    q = np.empty_like(x)
-    for again in (True, False):
-        np.subtract(x, blocks["m"].astype(np.float32), out=q)
-        rounded(np.multiply(q, inverse, out=q))
-        if again:  # the m that suits these codes best
-            blocks["m"] = half(dtype, mean - d * search.total(q) / np.float32(32))
+    q = np.multiply(x - blocks["m"].astype(np.float32), inverse)
+    rounded(q)
+    blocks["m"] = half(dtype, mean - d * search.total(q) / np.float32(32))  # that suits these codes best
+    np.multiply(np.subtract(x, blocks["m"].astype(np.float32), out=q), inverse, out=q)
+    rounded(dither(q, rng))
     return q
 
 
-def _pack(blocks: Blocks, codes: F32) -> Blocks:
+def _pack(blocks: Blocks, codes: npt.NDArray[Any]) -> Blocks:
     """Writes codes of four bits, or of five where there is a qh."""
     q = np.ascontiguousarray(codes.astype(np.uint8).T)
     blocks["qs"] = q[:, :16] & 15 | q[:, 16:] << np.uint8(4)
@@ -149,20 +139,24 @@ def _pack(blocks: Blocks, codes: F32) -> Blocks:
     return blocks
 
 
-def _encode_symmetric(dtype: DType, layout: np.dtype[Any], middle: int) -> Callable[[F32], Blocks]:
+def _encode_symmetric(dtype: DType, layout: np.dtype[Any], middle: int) -> Callable[..., Blocks]:
     rounded = search.codes(-middle, middle - 1)
 
-    def encode(values: F32) -> Blocks:
+    def encode(values: F32, rng: Rng = None) -> Blocks:
         blocks = np.empty(len(values), layout)
-        return _pack(blocks, _by_scale(values, blocks, dtype, -middle, rounded) + np.float32(middle))
+        x = search.lanes(dtype, values, 32)
+        blocks["d"] = half(dtype, search.scale(x, -middle, rounded))
+        x *= search.quotient(1, blocks["d"].astype(np.float32))
+        rounded(dither(x, rng))
+        return _pack(blocks, x + np.float32(middle))
 
     return encode
 
 
-def _encode_with_minimum(dtype: DType, layout: np.dtype[Any], last: int) -> Callable[[F32], Blocks]:
-    def encode(values: F32) -> Blocks:
+def _encode_with_minimum(dtype: DType, layout: np.dtype[Any], last: int) -> Callable[..., Blocks]:
+    def encode(values: F32, rng: Rng = None) -> Blocks:
         blocks = np.empty(len(values), layout)
-        return _pack(blocks, _by_scale_and_minimum(values, blocks, dtype, last))
+        return _pack(blocks, _by_scale_and_minimum(values, blocks, dtype, last, rng))
 
     return encode
 
@@ -173,26 +167,34 @@ _NEAREST = np.searchsorted(_MIDDLES, np.arange(512) / 2 - 128, side="right").ast
 _APART = IQ4_NL_LEVELS[1] - IQ4_NL_LEVELS[0]
 
 
-def _iq4_nl_index(x: F32) -> npt.NDArray[np.uint8]:
+def _nearest_level(x: F32) -> npt.NDArray[np.uint8]:
     at = (x.clip(-128, 127) * 2 + 256).astype(np.int16)
     return _NEAREST.take(at)
 
 
 def _to_level(x: F32) -> None:
-    _LEVELS.take(_iq4_nl_index(x), out=x, mode="clip")
+    _LEVELS.take(_nearest_level(x), out=x, mode="clip")
 
 
-def _encode_iq4_nl(values: F32) -> Blocks:
+def _encode_iq4_nl(values: F32, rng: Rng = None) -> Blocks:
     blocks = np.empty(len(values), IQ4_NL)
-    levels = _by_scale(values, blocks, dtypes.iq4_nl, IQ4_NL_LEVELS[0], _to_level, _APART)
-    return _pack(blocks, _iq4_nl_index(levels).astype(np.float32))
+    x = search.lanes(dtypes.iq4_nl, values, 32)
+    blocks["d"] = half(dtypes.iq4_nl, search.scale(x, IQ4_NL_LEVELS[0], _to_level, _APART))
+    x *= search.quotient(1, blocks["d"].astype(np.float32))
+    if rng is None:
+        return _pack(blocks, _nearest_level(x))
+    between = np.interp(x, _LEVELS, np.arange(16)).astype(np.float32)  # whole at the levels
+    return _pack(blocks, np.rint(dither(between, rng)).clip(0, 15))
 
 
-ROWS = (
-    BlockFormat(dtypes.q8_0, Q8_0, _decode_q8_0, _encode_q8_0),
-    BlockFormat(dtypes.q4_0, Q4_0, _decode_q4_0, _encode_symmetric(dtypes.q4_0, Q4_0, 8)),
-    BlockFormat(dtypes.q4_1, Q4_1, _decode_q4_1, _encode_with_minimum(dtypes.q4_1, Q4_1, 15)),
-    BlockFormat(dtypes.q5_0, Q5_0, _decode_q5_0, _encode_symmetric(dtypes.q5_0, Q5_0, 16)),
-    BlockFormat(dtypes.q5_1, Q5_1, _decode_q5_1, _encode_with_minimum(dtypes.q5_1, Q5_1, 31)),
-    BlockFormat(dtypes.iq4_nl, IQ4_NL, _decode_iq4_nl, _encode_iq4_nl),
+ROWS = tuple(
+    BlockFormat(dtype, layout, decode, encode, dithers=True)
+    for dtype, layout, decode, encode in (
+        (dtypes.q8_0, Q8_0, _decode_q8_0, _encode_q8_0),
+        (dtypes.q4_0, Q4_0, _decode_q4_0, _encode_symmetric(dtypes.q4_0, Q4_0, 8)),
+        (dtypes.q4_1, Q4_1, _decode_q4_1, _encode_with_minimum(dtypes.q4_1, Q4_1, 15)),
+        (dtypes.q5_0, Q5_0, _decode_q5_0, _encode_symmetric(dtypes.q5_0, Q5_0, 16)),
+        (dtypes.q5_1, Q5_1, _decode_q5_1, _encode_with_minimum(dtypes.q5_1, Q5_1, 31)),
+        (dtypes.iq4_nl, IQ4_NL, _decode_iq4_nl, _encode_iq4_nl),
+    )
 )

@@ -13,6 +13,7 @@ from trivet.dtypes import DType
 from trivet.errors import NonFiniteError
 
 F32 = npt.NDArray[np.float32]
+Rng = np.random.Generator | None
 Blocks = npt.NDArray[Any]  # one element per block, of the format's `layout`
 
 
@@ -23,6 +24,7 @@ class BlockFormat:
     layout   NumPy dtype of one block, little-endian and without padding
     decode   (n blocks, float32 out of shape [n, block]) -> None, writes every element of out
     encode   (float32 of shape [n, block]) -> n blocks, or None where trivet only reads the format
+    dithers  whether encode takes a random generator, too, with which to round up or down by chance
     single   of a format whose scales are quantised in their turn, that with the same codes and plain scales,
              by way of which a tensor is decoded and encoded
     """
@@ -30,7 +32,8 @@ class BlockFormat:
     dtype: DType
     layout: np.dtype[Any]
     decode: Callable[[Blocks, F32], None] | None = None
-    encode: Callable[[F32], Blocks] | None = None
+    encode: Callable[..., Blocks] | None = None
+    dithers: bool = False
     single: DType | None = None
 
     def __post_init__(self) -> None:
@@ -41,6 +44,14 @@ class BlockFormat:
 def column(field: npt.NDArray[Any]) -> F32:
     """A per-block scale as float32 [n, 1], to be broadcast over the block's elements."""
     return field.astype(np.float32)[:, None]
+
+
+def dither(codes: F32, rng: Rng) -> F32:
+    """Codes, in place, with up to half a one added, so that rounding them is right on average."""
+    if rng is not None:
+        codes += rng.random(codes.shape, np.float32)
+        codes -= np.float32(0.5)
+    return codes
 
 
 def half(dtype: DType, scale: F32) -> npt.NDArray[np.float16]:

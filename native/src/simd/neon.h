@@ -71,7 +71,7 @@ TV_INLINE F32 load_i8(const int8_t* p) {
   return {vcvtq_f32_s32(vmovl_s16(wide))};
 }
 TV_INLINE F32 look_up_nibbles(const float* table, const uint8_t* p) {
-  const uint32_t codes[4] = {p[0] >> 4u, p[0] & 15u, p[1] >> 4u, p[1] & 15u};
+  const uint32_t a = p[0], b = p[1], codes[4] = {a >> 4, a & 15, b >> 4, b & 15};
   const uint32x4_t at =  // of the four bytes of each
       vaddq_u32(vmulq_u32(vld1q_u32(codes), vdupq_n_u32(0x04040404)), vdupq_n_u32(0x03020100));
   const auto* bytes = reinterpret_cast<const uint8_t*>(table);

@@ -64,6 +64,10 @@ def test_fallbacks_keep_symbolic_sizes(name):
         "cross_entropy": ([leaf(T, 5), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
         "cross_entropy_backward": ([leaf(T), leaf(T, 5), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
         "linear_cross_entropy": ([leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
+        "linear_cross_entropy_slopes": (
+            [leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32)],
+            {"ignore_index": -1},
+        ),
         "linear_cross_entropy_backward": (
             [leaf(T), leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32), leaf(T)],
             {"ignore_index": -1, "weight_grad": True},

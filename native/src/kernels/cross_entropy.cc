@@ -5,7 +5,7 @@
 // ignore_index; any other target outside [0, V) is a bad index: its loss is NaN, its gradients 0. Max error:
 // losses 2e-6 * (1 + |loss|), gradients 3e-6 * |g|, for V up to 10^6. Any finite logits are in range; -inf is
 // probability 0.
-#include "kernels/linear_loss.h"
+#include "kernels/linear_loss_slopes.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -82,6 +82,7 @@ TV_KERNELS(cross_entropy, {"cross_entropy", accept_losses, check_losses, run_los
            {"cross_entropy_backward", accept_gradient, check_gradient, run_gradient},
            {"linear_cross_entropy", accept_linear, check_linear, run_linear_loss, scratch_linear_loss},
            {"linear_cross_entropy_backward", accept_linear_gradient, check_linear_gradient,
-            run_linear_gradient, scratch_linear_gradient})
+            run_linear_gradient, scratch_linear_gradient},
+           {"linear_cross_entropy_slopes", accept_slopes, check_slopes, run_slopes, scratch_slopes})
 
 }  // namespace tv::TV_ISA

@@ -77,7 +77,9 @@ void fused(int64_t n, int64_t v, int64_t k, Array w, DType dtype = DType::f32) {
   if (w.dtype == dtype) made.push_back(&dw);
   run_everywhere("linear_cross_entropy_backward", {&g, &x, &w, &targets, &lse}, made, attrs);
   const Bounds bounds = bounds_of(dtype, w.dtype);
-  const Array dx_found = as_f32(dx), dw_found = as_f32(dw);
+  Array same(DType::f32, {n}), slopes(dtype, {n, k});
+  run_everywhere("linear_cross_entropy_slopes", {&x, &w, &targets}, {&same, &slopes}, ignoring(kIgnore));
+  const Array slopes_found = as_f32(slopes), dx_found = as_f32(dx), dw_found = as_f32(dw);
   const auto found = [](const Array& a, int64_t i) {
     return reinterpret_cast<const float*>(a.bytes.data())[i];
   };
@@ -92,6 +94,7 @@ void fused(int64_t n, int64_t v, int64_t k, Array w, DType dtype = DType::f32) {
     const double loss =
         row_truth(l.data(), v, targets.as<int32_t>()[r], g.as<float>()[r], d.data(), &wanted_lse);
     CHECK(close(losses.as<float>()[r], loss, bounds.sums));
+    CHECK(close(same.as<float>()[r], loss, bounds.sums));
     CHECK(close(lse.as<float>()[r], wanted_lse, bounds.sums));
     std::fill(dx_row.begin(), dx_row.end(), 0);
     for (int64_t i = 0; i < v; ++i)
@@ -99,7 +102,11 @@ void fused(int64_t n, int64_t v, int64_t k, Array w, DType dtype = DType::f32) {
         dx_row[p] += d[i] * table.as<float>()[i * k + p];
         dw_all[i * k + p] += d[i] * rows.as<float>()[r * k + p];
       }
-    for (int64_t p = 0; p < k; ++p) CHECK(close(found(dx_found, r * k + p), dx_row[p], bounds.results));
+    for (int64_t p = 0; p < k; ++p) {
+      CHECK(close(found(dx_found, r * k + p), dx_row[p], bounds.results));
+      const float by = g.as<float>()[r];
+      CHECK(close(found(slopes_found, r * k + p) * by, dx_row[p], bounds.results));
+    }
   }
   if (w.dtype == dtype)
     for (int64_t i = 0; i < v * k; ++i) CHECK(close(found(dw_found, i), dw_all[i], bounds.results));
@@ -111,6 +118,11 @@ void fused(int64_t n, int64_t v, int64_t k, Array w, DType dtype = DType::f32) {
   run_everywhere("linear_cross_entropy", {&last, &w, &target}, {&loss, &one}, ignoring(kIgnore));
   CHECK(std::memcmp(one.bytes.data(), lse.as<float>() + n - 1, 4) == 0);
   CHECK(std::memcmp(loss.bytes.data(), losses.as<float>() + n - 1, 4) == 0);
+  Array slope(dtype, {1, k});
+  run_everywhere("linear_cross_entropy_slopes", {&last, &w, &target}, {&loss, &slope}, ignoring(kIgnore));
+  CHECK(std::memcmp(loss.bytes.data(), same.as<float>() + n - 1, 4) == 0);
+  const size_t bytes = slope.bytes.size();
+  CHECK(std::memcmp(slope.bytes.data(), slopes.bytes.data() + (n - 1) * bytes, bytes) == 0);
 }
 
 void packed() {
@@ -163,6 +175,27 @@ void bad_targets() {
   attrs.add("weight_grad", int64_t{0});
   CHECK(run_kernel("linear_cross_entropy_backward", {&g, &x, &w, &targets, &lse}, {&dx}, attrs));
   for (int i = 8; i < 24; ++i) CHECK(dx.as<float>()[i] == 0);
+  CHECK(run_kernel("linear_cross_entropy_slopes", {&x, &w, &targets}, {&y, &dx}, ignoring(kIgnore)));
+  CHECK(!std::isnan(y.as<float>()[0]) && std::isnan(y.as<float>()[2]) && dx.as<float>()[0] != 0);
+  for (int i = 8; i < 24; ++i) CHECK(dx.as<float>()[i] == 0);
+}
+
+// A row's largest logit comes late, earlier words are far below it, and some products would be subnormal.
+void slopes_of_far_logits() {
+  Array w(DType::f32, {1100, 32}), x(DType::f32, {2, 32}),
+      targets = int_array({2}, {3, 1099}), losses(DType::f32, {2}), slopes(DType::f32, {2, 32});
+  for (int64_t i = 0; i < 1100; ++i) w.as<float>()[i * 32 + i % 32] = static_cast<float>(i) / 2;
+  for (int64_t i = 0; i < 32; ++i) x.as<float>()[i] = 1, x.as<float>()[32 + i] = -1;
+  run_everywhere("linear_cross_entropy_slopes", {&x, &w, &targets}, {&losses, &slopes}, ignoring(kIgnore));
+  for (int64_t r = 0; r < 2; ++r) {
+    std::vector<double> l(1100), d(1100), wanted(32);
+    for (int64_t i = 0; i < 1100; ++i) l[i] = (r ? -0.5 : 0.5) * static_cast<double>(i);
+    double lse;
+    const double loss = row_truth(l.data(), 1100, targets.as<int32_t>()[r], 1, d.data(), &lse);
+    CHECK(close(losses.as<float>()[r], loss, 1e-5));
+    for (int64_t i = 0; i < 1100; ++i) wanted[i % 32] += d[i] * static_cast<double>(i) / 2;
+    for (int64_t p = 0; p < 32; ++p) CHECK(close(slopes.as<float>()[r * 32 + p], wanted[p], 1e-5));
+  }
 }
 
 void refuses() {
@@ -199,6 +232,7 @@ int body() {
   packed();
   special_values();
   bad_targets();
+  slopes_of_far_logits();
   refuses();
   return check_result();
 }

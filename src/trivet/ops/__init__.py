@@ -13,6 +13,7 @@ from trivet.ops.cross_entropy import (
     cross_entropy_backward,
     linear_cross_entropy,
     linear_cross_entropy_backward,
+    linear_cross_entropy_slopes,
 )
 from trivet.ops.dequantize import (
     dequantize,
@@ -159,6 +160,7 @@ __all__ = [
     "linear",
     "linear_cross_entropy",
     "linear_cross_entropy_backward",
+    "linear_cross_entropy_slopes",
     "linear_input_grad",
     "log",
     "log_softmax",

@@ -12,7 +12,7 @@ from trivet.dtypes import f32
 from trivet.errors import DTypeError, ShapeError, UnsupportedError
 from trivet.graph import Node, Spec
 from trivet.ops.dequantize import packed_sample
-from trivet.ops.elementwise import INF, cast, eq, exp, iota, mul, sub, where
+from trivet.ops.elementwise import INF, add, cast, eq, exp, iota, mul, sub, where
 from trivet.ops.linear import linear, linear_input_grad
 from trivet.ops.matmul import matmul
 from trivet.ops.movement import reshape
@@ -259,6 +259,54 @@ def linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int = -100)
     out = _linear_cross_entropy.node([flat, table, ids], {"ignore_index": ignore_index})
     assert isinstance(out, tuple)
     return wrap(_restored(out[0], t))
+
+
+def _slopes_infer(x: Spec, w: Spec, targets: Spec, ignore_index: int) -> tuple[Spec, Spec]:
+    _linear_check("linear_cross_entropy_slopes", x, w, targets)
+    return Spec(targets.shape, f32), x
+
+
+def _slopes_composed(x: Node, w: Node, targets: Node, ignore_index: int) -> tuple[Any, Any]:
+    logits = linear(_wide(x), w)
+    losses, lse = _losses(logits, targets, ignore_index)
+    ones = where(eq(targets, ignore_index), 0.0, cast(add(mul(lse, 0.0), 1.0), f32))
+    return losses, cast(linear_input_grad(_dlogits(ones, logits, targets, lse, ignore_index), w), x.dtype)
+
+
+def _slopes_gradient(c: GradientContext) -> list[Node | None]:
+    if c.gs[0] is None or c.gs[1] is not None:
+        raise UnsupportedError("[linear_cross_entropy_slopes] only the losses may be differentiated")
+    if c.needs[1]:  # w is not constant after all: as if the slopes had not been asked for
+        losses = _linear_cross_entropy.node(c.inputs, c.attrs)
+        assert isinstance(losses, tuple)
+        return _linear_gradient(GradientContext(c.inputs, c.attrs, losses, c.gs, c.needs))
+    dx: Node = mul(c.ys[1], cast(_column(c.gs[0]), c.ys[1].dtype))
+    return [dx, None, None]
+
+
+_linear_cross_entropy_slopes = define(
+    "linear_cross_entropy_slopes",
+    attrs={"ignore_index": int},
+    infer=_slopes_infer,
+    gradient=_slopes_gradient,
+    fallback=_slopes_composed,
+    fused=True,
+    samples=_linear_samples(False),
+    tolerance={**tolerance(2e-5), dtypes.f64: 1e-6} | PACKED,
+    doc="linear_cross_entropy with a constant w: losses, and their gradients in x, in one pass.",
+)
+
+
+def linear_cross_entropy_slopes(x: Any, w: Any, targets: Any, ignore_index: int = -100) -> Any:
+    """(losses f32 [N], dx [N, K] of each row's own loss) of `linear_cross_entropy` where `w` is constant.
+
+    The logits are made once for both, where the gradient of `linear_cross_entropy` makes them again.
+
+    >>> x, w = np.zeros((4, 8), np.float32), np.zeros((50, 8), np.float32)
+    >>> linear_cross_entropy_slopes(x, w, np.zeros(4, np.int32))
+    (<item f32[4]>, <item f32[4, 8]>)
+    """
+    return _linear_cross_entropy_slopes(x, w, targets, ignore_index=ignore_index)
 
 
 def _linear_backward_infer(

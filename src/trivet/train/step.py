@@ -105,7 +105,8 @@ class Method:
             return Traced(losses(logits, given["targets"]), shapes, parameters.leaves, parameters.used)
         key = graph.input("key", (2,), i64) if training and self.lora.dropout else None
         made = adapt([logits], self.lora, key=key, leaf=leaf)
-        return Traced(losses(made.outputs[0], given["targets"]), made.shapes, made.leaves, made.used)
+        found = losses(made.outputs[0], given["targets"], frozen=training)
+        return Traced(found, made.shapes, made.leaves, made.used)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """What is trained."""
@@ -150,10 +151,13 @@ class Method:
         return Graph({"loss": loss, "peak": peak, "ratio": ratio, "scale": scale}, updates)
 
 
-def losses(logits: Node, targets: Node) -> Node:
+def losses(logits: Node, targets: Node, *, frozen: bool = False) -> Node:
     """The loss of each token: 0 where its target is -100. A last linear layer is fused with it, so that the
-    logits are never held."""
+    logits are never held; and with its gradient, where its weight is `frozen`."""
     if logits.op == "linear" and len(logits.inputs) == 2:
+        if frozen and logits.ndim == 2 and logits.inputs[1].op == "weight":
+            found: Node = ops.linear_cross_entropy_slopes(*logits.inputs, targets)[0]
+            return found
         out: Node = ops.linear_cross_entropy(*logits.inputs, targets)
     else:
         out = ops.cross_entropy(logits, targets)

@@ -241,6 +241,12 @@ def _linear_cross_entropy_backward(
     return (d @ w, d.T @ x) if weight_grad else (d @ w,)
 
 
+def _linear_cross_entropy_slopes(x: Any, w: Any, targets: Any, ignore_index: int) -> tuple[Any, Any]:
+    losses, lse = _linear_cross_entropy(x, w, targets, ignore_index)
+    (dx,) = _linear_cross_entropy_backward(np.ones_like(losses), x, w, targets, lse, ignore_index, False)
+    return losses, dx
+
+
 def _matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
     if a.dtype == np.int8:
         a, b = a.astype(np.int32), b.astype(np.int32)
@@ -319,6 +325,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "cross_entropy": _cross_entropy, "cross_entropy_backward": _cross_entropy_backward,
     "linear_cross_entropy": _linear_cross_entropy,
     "linear_cross_entropy_backward": _linear_cross_entropy_backward,
+    "linear_cross_entropy_slopes": _linear_cross_entropy_slopes,
     **attention.LOWERINGS, "random_bits": random.random_bits, "random_uniform": random.random_uniform,
     "random_normal": random.random_normal,
 }  # fmt: skip

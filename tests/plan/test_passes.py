@@ -3,7 +3,7 @@
 import numpy as np
 
 from trivet import graph, ops
-from trivet.dtypes import f16, f32, i32
+from trivet.dtypes import f16, f32, i32, q4_1
 from trivet.graph import Graph
 from trivet.plan import rebuilt, rewrite, signature
 from trivet.plan.passes import side_by_side
@@ -103,3 +103,17 @@ def test_products_with_one_input_come_together():
     first = calls.index(a)
     assert calls[first : first + 3] == [a, b, c]
     assert calls.index(late) > first + 2
+
+
+def test_weights_of_one_dtype_come_together():
+    x = ops.neg(leaf(shape=(4, 32)))
+    made = []
+    for name in "qkv":  # as with an adapter: a packed weight, and a small one of floats
+        low = ops.linear(x, graph.weight(f"{name}.a", (2, 32), f32))
+        made.append((ops.linear(x, graph.weight(name, (32, 32), q4_1)), low))
+    sums = [ops.addmm(y, low, graph.weight(f"b{i}", (2, 32), f32)) for i, (y, low) in enumerate(made)]
+    after = side_by_side(Graph({"y": ops.add(ops.add(sums[0], sums[1]), sums[2])}).nodes())
+    at = {node: i for i, node in enumerate(after)}
+    assert all(at[i] < at[node] for node in after for i in node.inputs)
+    calls = [n for n in after if n.op == "linear"]
+    assert calls == [y for y, _ in made] + [low for _, low in made]

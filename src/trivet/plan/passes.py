@@ -69,11 +69,15 @@ def deduplicate(graph: Graph) -> Graph:
 
 def side_by_side(nodes: Sequence[Node]) -> list[Node]:
     """The same nodes in an order as good, with the `linear` calls on one input together, where the first of
-    them is: the core makes one piece of work of them. Nodes come and go inputs before users."""
+    them is, and among them those with one dtype of weight: the core makes one piece of work of these. Nodes
+    come and go inputs before users."""
     siblings: dict[Node, list[Node]] = {}
     for node in nodes:
         if node.op == "linear" and all(n.op in LEAVES for n in node.inputs[1:]):
             siblings.setdefault(node.inputs[0], []).append(node)
+    for calls in siblings.values():
+        dtypes = list(dict.fromkeys(n.inputs[1].dtype for n in calls))
+        calls.sort(key=lambda n: dtypes.index(n.inputs[1].dtype))
     order: dict[Node, None] = {}
     for node in nodes:
         group = siblings.get(node.inputs[0], []) if node.op == "linear" else []

@@ -1,5 +1,6 @@
 # make demo   set everything up, tune a real model and show it before and after
 # make test   set everything up and run the tests (test-all: the slow ones too)
+# make test-accel  the tests of accelerators, which need JAX
 # make check  format, lint, types, layers, sizes, generated files, exported symbols
 # make bench  measure the speed claims beside their peers (make bench-peers installs those)
 
@@ -13,7 +14,7 @@ SOURCES := $(shell find src native CMakeLists.txt pyproject.toml -type f -not -n
 CLAIMS := inference start threads gemm linear attention training
 NATIVE_TESTS := $(shell find native -type f)
 
-.PHONY: demo test test-all check bench bench-peers build clean
+.PHONY: demo test test-all test-accel check bench bench-peers build clean
 
 demo: $(VENV)/.model
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/orders/demo.py smollm2-135m build/demo
@@ -25,6 +26,14 @@ test: $(VENV)/.test $(BUILD)/.built
 test-all: test
 	$(BIN)/python -m pytest -q -m slow
 	scripts/slow
+
+# The same tests on JAX, on its client for processors: the backend of TPU, CUDA and ROCm.
+test-accel: $(VENV)/.accel $(BUILD)/.built
+	scripts/accel
+
+$(VENV)/.accel: $(VENV)/.test pyproject.toml
+	$(PIP) install --group accel
+	@touch $@
 
 check: $(VENV)/.check $(BUILD)/.built
 	scripts/check

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet.errors import TrivetError as TrivetError
     from trivet.generate.model import load as load
     from trivet.merging import merge as merge
+    from trivet.runtime import device as device
     from trivet.runtime import devices as devices
     from trivet.tensor import Tensor as Tensor
     from trivet.tensor import arange as arange
@@ -56,7 +57,7 @@ _NAMES = {
     "trivet.errors": ("TrivetError",),
     "trivet.generate.model": ("load",),
     "trivet.merging": ("merge",),
-    "trivet.runtime": ("devices",),
+    "trivet.runtime": ("device", "devices"),
     "trivet.tensor": (
         "Tensor", "arange", "asarray", "eval", "from_dlpack", "full", "grad", "ones", "random_key",
         "value_and_grad", "zeros",

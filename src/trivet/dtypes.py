@@ -97,6 +97,7 @@ DENSE = (f32, f16, bf16, f64, i8, u8, i32, i64, bool_)
 IN_GGUF = (q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl)
 PACKED = IN_GGUF + NF4 + NF4D
 FLOATS = (f32, f16, bf16, f64)
+HALVES = (f16, bf16)
 BY_NAME = {d.name: d for d in DENSE + PACKED}
 BY_ID = {d.id: d for d in DENSE + PACKED}
 

@@ -7,7 +7,9 @@ raises DeviceUnavailable with the reason, and a node whose inputs live on two de
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,12 +25,34 @@ from trivet.plan import rebuilt, rewrite
 
 #: device -> the folder in backends/ that computes for it
 BACKENDS = {"cpu": "native", "cuda": "xla", "rocm": "xla", "tpu": "xla", "metal": "mlx", "reference": "numpy"}
+#: numbers that stay the same in every version: what other languages and files name a device by
+IDS = {"cpu": 0, "metal": 1, "cuda": 2, "tpu": 3, "rocm": 4, "reference": 5}
 #: what "auto" tries, in this order; `reference` is asked for by name only
 AUTO = ("tpu", "cuda", "rocm", "metal", "cpu")
 #: constants of more bytes are inputs of a program, so that programs can be used again
 SMALL_CONSTANT = 256
 #: whose bytes a signed 64-bit size can still count
 MOST_ELEMENTS = 2**60 - 1
+
+
+_scope = threading.local()
+
+
+@contextmanager
+def device(name: str) -> Iterator[None]:
+    """Where this thread computes inside the block what is not said to be elsewhere. Raises
+    DeviceUnavailable at once.
+
+    >>> with device("reference"):
+    ...     resolve()
+    'reference'
+    """
+    before = getattr(_scope, "device", None)
+    _scope.device = resolve(name)
+    try:
+        yield
+    finally:
+        _scope.device = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +77,7 @@ def _device(name: str) -> Device:
     reason = unavailable(name)
     if reason is not None:
         return Device(name, False, reason)
-    return Device(name, True, backends.find(BACKENDS[name]).details())
+    return Device(name, True, _backend(name).details())
 
 
 def unavailable(device: str) -> str | None:
@@ -62,16 +86,19 @@ def unavailable(device: str) -> str | None:
         raise InputError(f"[device] no device {device!r}; known: auto, {', '.join(BACKENDS)}")
     if BACKENDS[device] not in backends.names():
         return f"this version has no {BACKENDS[device]} backend"
-    return backends.find(BACKENDS[device]).unavailable()
+    return _backend(device).unavailable()
 
 
 def resolve(device: str | None = None) -> str:
-    """The name of a device that can be used; None and "auto" are the first available one.
+    """The name of a device that can be used. None and "auto" are the one that the thread is in (`with
+    device(...)`), else the first available one.
 
     >>> resolve("reference")
     'reference'
     """
     if device is None or device == "auto":
+        device = getattr(_scope, "device", None)
+    if device is None:
         reasons = {name: unavailable(name) for name in AUTO}
         for name, reason in reasons.items():
             if reason is None:
@@ -87,7 +114,11 @@ def resolve(device: str | None = None) -> str:
 
 def backend(device: str) -> Backend:
     """The backend that computes for an available device."""
-    return backends.find(BACKENDS[resolve(device)])
+    return _backend(resolve(device))
+
+
+def _backend(device: str) -> Backend:
+    return backends.find(BACKENDS[device]).on(device)
 
 
 def put(array: Any, dtype: DType, device: str | None = None) -> Node:

@@ -6,13 +6,13 @@ import pytest
 import tiny_adapter
 import tiny_model
 import trivet as tv
+from devices import DEVICES
 from trivet.adapter import gathered, stacked
 from trivet.errors import InputError
 from trivet.generate.chat import Chat
 from trivet.models.checkpoint import open_checkpoint
 
 IDS = [(7 * i) % 250 for i in range(90)]  # more than a page
-DEVICES = ["cpu", "reference"]
 
 
 @pytest.fixture(scope="module")

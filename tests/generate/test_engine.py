@@ -5,6 +5,7 @@ import pytest
 
 import tiny_model
 import trivet as tv
+from devices import DEVICES
 from trivet.errors import InputError
 from trivet.export import export
 from trivet.formats.gguf import GGUFFile
@@ -27,7 +28,7 @@ def exact(path):
     return tv.load(path, "reference").logits(IDS)
 
 
-@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kv", ERROR)
 def test_close_to_exact(path, exact, device, kv):
     got = tv.load(path, device, kv=kv).logits(IDS)

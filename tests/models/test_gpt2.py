@@ -8,6 +8,7 @@ import pytest
 
 import tiny_model
 import trivet as tv
+from devices import DEVICES
 from trivet import models
 from trivet.errors import ModelError
 from trivet.formats.gguf import write_gguf
@@ -65,7 +66,7 @@ def near(got, want, bound=2e-4):
     return got.shape == want.shape and np.abs(got - want).max() < bound * max(1.0, np.abs(want).max())
 
 
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_logits(pair, device):
     folder, file, ids, want = pair
     assert near(tv.load(folder, device, kv="f32").logits(ids), want)

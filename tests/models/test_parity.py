@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import trivet as tv
+from devices import DEVICES
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -75,7 +76,7 @@ def pair(request, tmp_path_factory):
     return folder, ids.tolist(), want
 
 
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_logits(pair, device):
     folder, ids, want = pair
     got = tv.load(folder, device=device, kv="f32").logits(ids)

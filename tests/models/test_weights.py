@@ -5,11 +5,12 @@ import pytest
 
 import tiny_model
 import trivet as tv
+from devices import DEVICES
 
 IDS = [(7 * i) % 250 for i in range(40)]
 
 
-@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_half_weights(tmp_path, device):
     rounded = {k: v.astype(np.float16) for k, v in tiny_model.tensors().items() if v.ndim == 2}
     half = tiny_model.write(tmp_path / "half.gguf", weights=rounded)

@@ -10,6 +10,7 @@ import pytest
 
 import tiny_model
 import trivet as tv
+from devices import DEVICES
 from trivet import models, runtime
 from trivet.lora import Lora
 from trivet.optim import AdamW, Schedule
@@ -22,8 +23,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 import hf_oracle as oracle
-
-DEVICES = ["cpu", "reference"]
 
 
 def moments(trainer):

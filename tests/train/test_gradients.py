@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from devices import DEVICES
 from trivet import dtypes, graph, lora, ops, runtime
 from trivet.backends.numpy import BACKEND as NUMPY
 from trivet.blocks import from_bf16
@@ -18,7 +19,6 @@ pytest.importorskip("peft")
 
 import hf_oracle as oracle
 
-DEVICES = ["cpu", "reference"]
 LENGTHS = (23, 2, 38)
 
 

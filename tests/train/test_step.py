@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small_model
 
+from devices import DEVICES
 from trivet import graph, lora, runtime
 from trivet.dtypes import f32, i64
 from trivet.graph import Graph
@@ -20,8 +21,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import hf_oracle as oracle
-
-DEVICES = ["cpu", "reference"]
 
 
 @pytest.mark.parametrize("device", DEVICES)

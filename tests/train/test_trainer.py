@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small_model
 
+from devices import DEVICES
 from trivet.errors import FileError, InputError
 from trivet.lora import Lora
 from trivet.optim import AdamW, Schedule
@@ -20,7 +21,6 @@ pytest.importorskip("transformers")
 
 import hf_oracle as oracle
 
-DEVICES = ["cpu", "reference"]
 POISON = 13  # an id whose embedding is NaN
 
 

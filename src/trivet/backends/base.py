@@ -52,6 +52,13 @@ class Backend(ABC):
 
     name: ClassVar[str]
     unsupported: Mapping[str, str] = {}
+    #: Whether every new set of sizes costs a compilation. Callers then round sizes up (`bucket`) where they
+    #: can: a token at position -1 is nobody's, it writes nothing, and what it gives means nothing.
+    compiles_per_size: ClassVar[bool] = False
+
+    def on(self, device: str) -> Backend:
+        """The backend as it computes for one of its devices; most have only one."""
+        return self
 
     def unavailable(self) -> str | None:
         """None if the backend can be used here, else the reason."""
@@ -104,6 +111,15 @@ def expand(graph: Graph, supports: Callable[[Node], bool]) -> Graph:
         return tuple(simpler) if isinstance(made, tuple) else simpler[0]
 
     return rewrite_graph(graph, rule)
+
+
+def bucket(n: int) -> int:
+    """The size that n is rounded up to: a power of two up to 256, then a multiple of 256.
+
+    >>> [bucket(n) for n in (0, 1, 3, 200, 257)]
+    [0, 1, 4, 256, 512]
+    """
+    return -(-n // 256) * 256 if n > 256 else 1 << (n - 1).bit_length() if n else 0
 
 
 def bind(sizes: dict[str, int], leaf: Node, shape: Sequence[int]) -> None:

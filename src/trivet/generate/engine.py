@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments, dtypes, graph
-from trivet.backends.base import Backend
+from trivet.backends.base import Backend, bucket
 from trivet.dtypes import DType, i32
 from trivet.errors import CapacityError, InputError
 from trivet.graph import Dim, Graph
@@ -190,7 +190,11 @@ class GraphEngine:
             for feed in feeds:
                 self._check(feed)
             tables = [self._pages_for(feed) for feed in feeds]
-            logits = self._backend.to_numpy(self._program.run(_inputs(feeds, tables))["logits"])
+            inputs = _inputs(feeds, tables)
+            if self._backend.compiles_per_size:
+                inputs = {name: _padded(array, _FILL[name]) for name, array in inputs.items()}
+            wanted = sum(len(feed.rows) for feed in feeds)
+            logits = self._backend.to_numpy(self._program.run(inputs)["logits"])[:wanted]
             for feed in feeds:
                 feed.session.ids.extend(map(int, feed.ids))
         return np.split(logits, np.cumsum([len(f.rows) for f in feeds])[:-1])
@@ -247,6 +251,15 @@ def _inputs(feeds: Sequence[Feed], tables: Sequence[Sequence[int]]) -> dict[str,
         sequences += [i] * len(feed.ids)
     flat = {"ids": ids, "positions": positions, "sequences": sequences, "rows": rows}
     return {"pages": table} | {name: np.asarray(values, np.int32) for name, values in flat.items()}
+
+
+#: What rounds the inputs up: tokens that are nobody's, pages that are not there, rows nobody asked for.
+_FILL = {"ids": 0, "positions": -1, "sequences": 0, "rows": 0, "pages": -1}
+
+
+def _padded(array: npt.NDArray[np.int32], value: int) -> npt.NDArray[np.int32]:
+    """The array with each dimension rounded up."""
+    return np.pad(array, [(0, bucket(n) - n) for n in array.shape], constant_values=value)
 
 
 def wanted_rows(rows: Sequence[int], tokens: int) -> npt.NDArray[np.int64]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import runtime
+from trivet.backends.base import bucket
 from trivet.errors import FileError, InputError
 from trivet.generate.adapted import adapted
 from trivet.generate.model import Model
@@ -83,8 +84,11 @@ class Measure:
 
     def losses(self, batch: Batch) -> npt.NDArray[np.float64]:
         """The loss of each position, 0 where nothing is trained."""
+        count = len(batch.ids)
+        if self.backend.compiles_per_size:
+            batch = batch.padded(bucket(count))
         out = self.backend.to_numpy(self.program.run(batch.arrays())["losses"])
-        return np.asarray(out, np.float64)
+        return np.asarray(out[:count], np.float64)
 
 
 def loss(model: Model, data: Dataset, advance: Advance = lambda _: None) -> Loss:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments
-from trivet.backends.base import Backend, Program
+from trivet.backends.base import Backend, Program, bucket
 from trivet.errors import FileError, InputError
 from trivet.optim import AdamW
 from trivet.train.data import Batch
@@ -25,6 +25,7 @@ from trivet.train.moments import regrouped
 from trivet.train.step import Method
 
 Array = npt.NDArray[Any]
+_OTHERS = ("m.", "v.", "g.")  # how the names of states begin that are not parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,9 @@ class Trainer:
 
     @property
     def parameters(self) -> dict[str, Array]:
-        """What is trained, as views that the next step writes to."""
-        return {n: a for n, a in self._program.state.items() if n[:2] not in ("m.", "v.", "g.")}
+        """What is trained; on the cpu device as views that the next step writes to."""
+        to_numpy = self.backend.to_numpy
+        return {n: to_numpy(a) for n, a in self._program.state.items() if n[:2] not in _OTHERS}
 
     def step(self, batches: Sequence[Batch], lr: float) -> StepReport:
         """One step over all its micro-batches, weighted by their targets, as if they were one batch."""
@@ -100,19 +102,25 @@ class Trainer:
     def _inputs(
         self, batch: Batch, number: int, targets: int, rates: npt.NDArray[np.float32], last: bool
     ) -> dict[str, Any]:
-        given: dict[str, Any] = batch.arrays() | {"tokens": np.float32(targets), "rates": rates}
+        given: dict[str, Any] = self._arrays(batch) | {"tokens": np.float32(targets), "rates": rates}
         if self.accumulate:
             given |= {"keep": np.float32(number > 0), "apply": np.float32(last)}
         if self.method.lora is not None and self.method.lora.dropout:
             given["key"] = np.array([self.seed, (self.taken << 16) + number], np.int64)
         return given
 
+    def _arrays(self, batch: Batch) -> dict[str, Any]:
+        if self.backend.compiles_per_size:
+            batch = batch.padded(bucket(len(batch.ids)))
+        return dict(batch.arrays())
+
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int]:
         """(sum of losses, how many targets) with the parameters as they are now."""
-        total, targets, parameters = 0.0, 0, self.parameters
+        total, targets = 0.0, 0
+        parameters = {n: a for n, a in self._program.state.items() if n[:2] not in _OTHERS}
         for batch in batches:
             if batch.trained:
-                out = self._measure.run(batch.arrays() | parameters)
+                out = self._measure.run(self._arrays(batch) | parameters)
                 total += float(self.backend.to_numpy(out["loss"]))
                 targets += batch.trained
         return total, targets
@@ -137,8 +145,8 @@ class Trainer:
     # --- checkpoints ---
 
     def arrays(self) -> dict[str, Array]:
-        """Parameters and moments by name, as views."""
-        return {n: a for n, a in self._program.state.items() if n[:2] != "g."}
+        """Parameters and moments by name, as `parameters`."""
+        return {n: self.backend.to_numpy(a) for n, a in self._program.state.items() if n[:2] != "g."}
 
     def facts(self) -> dict[str, int]:
         """What else a checkpoint has to keep."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trivet.dtypes import DType, bf16, f16, f32
+from trivet.dtypes import HALVES, DType, f32
 from trivet.errors import UnsupportedError
 from trivet.graph import LEAVES, Graph, Node
 from trivet.ops.table import TABLE, call
 from trivet.plan import rebuilt, rewrite, rewrite_graph
-
-HALVES = (f16, bf16)
 
 #: supports(row name, dtypes of the inputs, dtypes of the outputs)
 Supports = Callable[[str, tuple[DType, ...], tuple[DType, ...]], bool]

@@ -38,6 +38,18 @@ class Batch:
         """Its fields by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    def padded(self, size: int) -> Batch:
+        """The same with positions at the end, up to `size`, that see only themselves and are not trained."""
+        n = len(self.ids)
+        more = np.arange(n, size, dtype=np.int32)
+        zeros = np.zeros_like(more)
+        return Batch(
+            np.concatenate([self.ids, zeros]),
+            np.concatenate([self.targets, zeros + UNTRAINED]).astype(np.int32),
+            np.concatenate([self.positions, zeros]),
+            np.concatenate([self.starts, more]),
+        )
+
     @property
     def trained(self) -> int:
         """Targets that count: what its loss is weighted by."""

@@ -1,0 +1,105 @@
+"""The XLA backend: JAX compiles a graph for TPU, CUDA and ROCm, and for its own client on the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MethodType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from trivet.backends.base import Array, Backend, Program, Weights, expand
+from trivet.backends.xla import platforms
+from trivet.blocks import nf4
+from trivet.dtypes import DType, bf16
+from trivet.errors import InputError
+from trivet.graph import Graph, Node
+
+
+class XlaBackend(Backend):
+    """Compiles graphs for one of JAX's platforms. Its arrays are JAX's, packed ones as bytes."""
+
+    name = "xla"
+    compiles_per_size = True
+
+    def __init__(self, platform: str = platforms.HOST) -> None:
+        self.platform = platform
+        self._owned: WeakKeyDictionary[Any, dict[str, Array]] = WeakKeyDictionary()
+
+    def on(self, device: str) -> XlaBackend:
+        return _on(device if device in platforms.DEVICES else platforms.HOST)
+
+    def unavailable(self) -> str | None:
+        return platforms.missing(self.platform)
+
+    def details(self) -> str:
+        found = platforms.devices(self.platform)
+        return f"JAX {platforms.version('jax')}, {len(found)} x {found[0].device_kind}"
+
+    def supports(self, node: Node) -> bool:
+        from trivet.backends.xla.lowerings import LOWERINGS
+        from trivet.backends.xla.packed import DECODERS, stored
+        from trivet.backends.xla.products import PRODUCTS
+
+        packed = {stored(n.dtype) for n in node.inputs if n.dtype.is_packed}
+        if node.op in PRODUCTS:
+            return packed <= DECODERS.keys()
+        return node.op in LOWERINGS and (not packed or node.op in ("kv_append", "paged_attention"))
+
+    def compile(
+        self,
+        graph: Graph,
+        *,
+        weights: Weights | None = None,
+        state: Mapping[str, Array] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        threads: int = 0,
+    ) -> Program:
+        from trivet.backends.xla.program import XlaProgram
+
+        lowered = expand(graph, self.supports)
+        device = platforms.devices(self.platform)[0]
+        return XlaProgram(lowered, self._finder(weights), state or {}, sizes or {}, device)
+
+    def _finder(self, weights: Weights | None) -> Any:
+        """Weights in device memory. Programs whose weights one object's method finds share them."""
+        from trivet.backends.xla.program import put
+
+        device = platforms.devices(self.platform)[0]
+        owner = weights.__self__ if isinstance(weights, MethodType) else None
+        kept: dict[str, Array] = {} if owner is None else self._owned.setdefault(owner, {})
+
+        def find(node: Node) -> Array:
+            name = node.attrs["name"]
+            if weights is None:
+                raise InputError(f"[compile] the graph reads the weight {name!r}, but none are given")
+            if name not in kept:
+                array = np.asarray(weights(name))
+                if node.dtype.group:
+                    array = nf4.opened(array.reshape(-1), node.dtype)
+                if node.dtype.is_packed:
+                    array = array.reshape(*(n for n in node.shape[:-1] if isinstance(n, int)), -1)
+                kept[name] = put(array, node.dtype, device)
+            return kept[name]
+
+        return find
+
+    def from_numpy(self, array: Any, dtype: DType) -> Array:
+        from trivet.backends.xla.program import put
+
+        with platforms.jax().enable_x64(True):
+            return put(array, dtype, platforms.devices(self.platform)[0])
+
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        found = np.asarray(array)
+        return found.view(np.uint16) if found.dtype.name == bf16.name.replace("bf", "bfloat") else found
+
+
+@cache
+def _on(platform: str) -> XlaBackend:
+    return XlaBackend(platform)
+
+
+BACKEND = _on(platforms.HOST)

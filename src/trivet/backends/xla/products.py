@@ -1,0 +1,138 @@
+"""The rows around matrix products. They take their operands as they are stored.
+
+16-bit floats go to the matrix units and are summed in float32, float32 is multiplied as float32, and packed
+weights are decoded on the way in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from trivet.backends.xla import attention
+from trivet.backends.xla.lowerings import LOWERINGS, dlogits
+from trivet.backends.xla.packed import decoded
+from trivet.graph import Spec
+
+_ROWS = 256  # rows of logits that stand in memory at once
+
+
+def _dot(x: Any, y: Any, axes: tuple[int, int]) -> Any:
+    """x and y, each of rank 2, summed over an axis of each, in float32."""
+    wide = jnp.int32 if x.dtype == jnp.int8 else jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+    return lax.dot_general(
+        x,
+        y,
+        (((axes[0],), (axes[1],)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=wide,
+    )
+
+
+def _flat(x: Any) -> Any:
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+    wide = jnp.int32 if a.dtype == jnp.int8 else jnp.float64 if a.dtype == jnp.float64 else jnp.float32
+    return jnp.matmul(
+        a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b,
+        precision=lax.Precision.HIGHEST, preferred_element_type=wide,
+    )  # fmt: skip
+
+
+def _addmm(c: Any, a: Any, b: Any, alpha: float, beta: float, **transposed: bool) -> Any:
+    product = alpha * _matmul(a, b, **transposed)
+    return product + beta * c.astype(product.dtype) if beta else product
+
+
+def _by_weight(x: Any, w: Any, axis: int) -> Any:
+    """x [T, .] and a weight, summed over x's last axis and one of w's. Beside bf16 a weight is bf16; any
+    other two unlike types meet in float32."""
+    if x.dtype != w.dtype:
+        kind = x.dtype if x.dtype == jnp.bfloat16 else jnp.float32
+        x, w = x.astype(kind), w.astype(kind)
+    return _dot(x, w, (1, axis))
+
+
+def _linear(x: Any, w: Any, *bias: Any) -> Any:
+    y = _by_weight(_flat(x), w, 1).reshape(*x.shape[:-1], w.shape[0])
+    return y + bias[0].astype(y.dtype) if bias else y
+
+
+def _linear_input_grad(g: Any, w: Any) -> Any:
+    return _by_weight(_flat(g), w, 0).reshape(*g.shape[:-1], w.shape[1])
+
+
+def _embedding(ids: Any, table: Any) -> Any:
+    return jnp.take(table, ids, axis=0, mode="fill")
+
+
+# --- logits a piece at a time --------------------------------------------------------------------
+
+
+def _pieces(x: Any, fill: Any) -> Any:
+    """[T, ...] -> [pieces, _ROWS, ...]; one piece where T is small."""
+    rows = min(len(x), _ROWS) or 1
+    count = -(-len(x) // rows)
+    padded = jnp.pad(x, [(0, count * rows - len(x)), *[(0, 0)] * (x.ndim - 1)], constant_values=fill)
+    return padded.reshape(count, rows, *x.shape[1:])
+
+
+def _linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int) -> tuple[Any, Any]:
+    def piece(xs: Any) -> tuple[Any, Any]:
+        logits = _by_weight(xs[0], w, 1)
+        lse = LOWERINGS["logsumexp"](logits, (1,), False)
+        return LOWERINGS["cross_entropy"](logits, xs[1], ignore_index), lse
+
+    loss, lse = lax.map(piece, (_pieces(x, 0), _pieces(targets, ignore_index)))
+    return loss.reshape(-1)[: len(x)], lse.reshape(-1)[: len(x)]
+
+
+def _linear_cross_entropy_backward(
+    g: Any, x: Any, w: Any, targets: Any, lse: Any, ignore_index: int, weight_grad: bool
+) -> tuple[Any, ...]:
+    def step(dw: Any, xs: Any) -> tuple[Any, Any]:
+        g, rows, targets, lse = xs
+        d = dlogits(g, _by_weight(rows, w, 1), targets, lse, ignore_index).astype(x.dtype)
+        return dw + _dot(d, rows, (0, 0)) if weight_grad else dw, _by_weight(d, w, 0)
+
+    zero = jnp.zeros(w.shape if weight_grad else (), jnp.float32)
+    rows = _pieces(g.astype(jnp.float32), 0), _pieces(x, 0), _pieces(targets, ignore_index), _pieces(lse, 0)
+    dw, dx = lax.scan(step, zero, rows)
+    dx = dx.reshape(-1, x.shape[1])[: len(x)]
+    return (dx, dw) if weight_grad else (dx,)
+
+
+PRODUCTS: Mapping[str, Callable[..., Any]] = {
+    "matmul": _matmul, "addmm": _addmm, "linear": _linear, "linear_input_grad": _linear_input_grad,
+    "embedding": _embedding, "dequantize": lambda w: w,
+    "linear_cross_entropy": _linear_cross_entropy,
+    "linear_cross_entropy_backward": _linear_cross_entropy_backward,
+    "attention": attention.attention, "attention_backward": attention.attention_backward,
+}  # fmt: skip
+
+
+def _sizes(spec: Spec) -> tuple[int, ...]:
+    """The shape of a weight: it has no symbolic sizes."""
+    return tuple(n for n in spec.shape if isinstance(n, int))
+
+
+def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
+    """The inputs of a row, packed ones decoded. Of an embedding only the rows that are taken."""
+    if row == "embedding" and specs[1].dtype.is_packed:
+        (ids, table), width = inputs, _sizes(specs[1])[1]
+        rows = jnp.take(table, ids, axis=0, mode="fill", fill_value=0)
+        taken = decoded(rows, specs[1].dtype, (*ids.shape, width))
+        inside = ((ids >= 0) & (ids < len(table))).reshape(*ids.shape, 1)
+        return [
+            jnp.arange(ids.size).reshape(ids.shape),
+            jnp.where(inside, taken, jnp.nan).reshape(-1, taken.shape[-1]),
+        ]
+    return [
+        decoded(x, s.dtype, _sizes(s)) if s.dtype.is_packed else x for x, s in zip(inputs, specs, strict=True)
+    ]

@@ -1,0 +1,27 @@
+"""How trivet's dtypes stand in JAX: packed blocks as bytes, the others as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from trivet import dtypes
+from trivet.dtypes import DType
+
+_DTYPES = {
+    dtypes.f32: jnp.float32, dtypes.f16: jnp.float16, dtypes.bf16: jnp.bfloat16, dtypes.f64: jnp.float64,
+    dtypes.i8: jnp.int8, dtypes.u8: jnp.uint8, dtypes.i32: jnp.int32, dtypes.i64: jnp.int64,
+    dtypes.bool_: jnp.bool_,
+}  # fmt: skip
+
+
+def jax_dtype(dtype: DType) -> Any:
+    """The NumPy dtype object that JAX stores `dtype` as."""
+    return np.dtype(jnp.uint8 if dtype.is_packed else _DTYPES[dtype])
+
+
+def typed(array: Any, dtype: DType) -> Any:
+    """A NumPy array in storage form as one that JAX takes: bf16 is no longer its bits."""
+    return array.view(jnp.bfloat16) if dtype is dtypes.bf16 and array.dtype == np.uint16 else array

@@ -31,6 +31,27 @@ def put(array: Any, dtype: DType, device: Any) -> Any:
     return jax.device_put(typed(array, dtype), device)
 
 
+def as_function(graph: Graph, sizes: Mapping[str, int]) -> Callable[..., Any]:
+    """(changed states, kept states, weights, inputs, buffers) -> (outputs, new states), in jax.numpy."""
+    order = graph.nodes()
+
+    def compute(changed: Any, kept: Any, weights: Any, inputs: Any, buffers: Any) -> Any:
+        values: dict[Node, Any] = {}
+        left = iter(buffers)
+        leaves = {"state": changed | kept, "weight": weights, "input": inputs}
+        for node in order:
+            if node.op in leaves:
+                values[node] = leaves[node.op][node.attrs["name"]]
+            elif node.op == "buffer":
+                values[node] = next(left)
+            else:
+                values[node] = _value(node, values, sizes)
+        outputs = {k: values[n] for k, n in graph.outputs.items()}
+        return outputs, {k: values[n] for k, n in graph.updates.items()}
+
+    return compute
+
+
 class XlaProgram:
     """A graph, ready to run. States that a run changes are donated to it: they are updated in place."""
 
@@ -73,26 +94,7 @@ class XlaProgram:
         return out  # type: ignore[no-any-return]
 
     def _jitted(self, sizes: Mapping[str, int]) -> Any:
-        return jax.jit(self.function(sizes), donate_argnums=0)
-
-    def function(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
-        """(changed states, kept states, weights, inputs, buffers) -> (outputs, new states), in jax.numpy."""
-
-        def compute(changed: Any, kept: Any, weights: Any, inputs: Any, buffers: Any) -> Any:
-            values: dict[Node, Any] = {}
-            left = iter(buffers)
-            leaves = {"state": changed | kept, "weight": weights, "input": inputs}
-            for node in self._order:
-                if node.op in leaves:
-                    values[node] = leaves[node.op][node.attrs["name"]]
-                elif node.op == "buffer":
-                    values[node] = next(left)
-                else:
-                    values[node] = _value(node, values, sizes)
-            outputs = {k: values[n] for k, n in self._graph.outputs.items()}
-            return outputs, {k: values[n] for k, n in self._graph.updates.items()}
-
-        return compute
+        return jax.jit(as_function(self._graph, sizes), donate_argnums=0)
 
     def _given(self, node: Node, array: Any, sizes: dict[str, int]) -> Any:
         if isinstance(array, jax.Array):

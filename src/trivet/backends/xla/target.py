@@ -1,6 +1,6 @@
 """Programs for devices that are not here: lowered, and compiled by the device's own compiler.
 
-`jax.export` lowers for TPU, CUDA and ROCm anywhere. Where the compiler of a device is installed (libtpu, JAX's
+`jax.export` lowers for TPU, CUDA and ROCm anywhere. Where a device's compiler is installed (libtpu, JAX's
 CUDA plugin), it compiles for a description of the device. Nothing is computed, and no array is made.
 """
 
@@ -45,7 +45,7 @@ def _jitted(graph: Graph, sizes: Mapping[str, int], **options: Any) -> Any:
 
 
 def exported(graph: Graph, sizes: Mapping[str, int], platforms: tuple[str, ...] = PLATFORMS) -> Any:
-    """The graph lowered for these platforms as one `jax.export.Exported`, callable on JAX's own client too."""
+    """The graph lowered for these platforms as one `jax.export.Exported`; JAX's own client runs it, too."""
     graph = expand(graph, BACKEND.supports)
     with jax.enable_x64(True):
         checks = [export.DisabledSafetyCheck.platform()]

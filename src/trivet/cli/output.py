@@ -19,7 +19,9 @@ ModelArgument = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
-DeviceOption = Annotated[str, typer.Option(help="cpu, reference (NumPy in float64: slow, exact), or auto.")]
+DeviceOption = Annotated[
+    str, typer.Option(help="cpu, cuda, rocm, tpu, metal, reference (NumPy: slow, exact), or auto.")
+]
 ThreadsOption = Annotated[int, typer.Option(min=0, max=256, help="Threads; 0 takes the physical cores.")]
 ContextOption = Annotated[
     int | None,

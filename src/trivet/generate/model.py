@@ -51,7 +51,8 @@ def load(
     """Opens a model for use.
 
     model: path of a GGUF file, of a Hugging Face folder, or a short name such as "smollm2-135m".
-    device: "cpu", "reference" (NumPy in float64: slow, exact), or "auto".
+    device: "cpu", "cuda", "rocm", "tpu", "metal", "reference" (NumPy in float64: slow, exact), or "auto": the
+        one of `with tv.device(...)`, else the first that can be used; `trivet devices` tells.
     context: most tokens of one sequence; by default what the model was trained for.
     threads: 0 for TRIVET_THREADS, else the physical cores; no more run than there are processors.
     kv: what keys and values are kept in: "f32", "f16", "bf16" or "q8_0" (half of f16's memory, for heads

@@ -1,5 +1,5 @@
 // Gated linear units: swiglu(gate, up) = silu(gate) * up, geglu(gate, up) = gelu(gate) * up; and their
-// gradients, (g, gate, up) -> (dgate, dup), in one pass.
+// gradients, (g, gate, up) -> (dgate, dup), in one pass. And gelu's own: gelu_backward(g, x).
 //
 // dtypes: f32 or bf16, equal shapes; bf16 is computed in float and rounded once. Max error: that of the gate
 // function (kernels/activations.h) and one rounding; of the gradients 1e-6 * |g * up| and 1e-6 * |g * gate|.
@@ -87,6 +87,22 @@ void run_gradient(const Call& call) {
   });
 }
 
+template <class Gate, class T>
+void run_slope(const Call& call) {
+  const T *g = call.in[0].as<T>(), *x = call.in[1].as<T>();
+  T* dx = call.out[0].as<T>();
+  call.pool->parallel_for(call.out[0].size(), kGrain, [=](int64_t begin, int64_t end) {
+    each_vector(begin, end, [=](int64_t i, int n) {
+      put(dx + i, get(g + i, n) * Gate::with_slope(get(x + i, n)).slope, n);
+    });
+  });
+}
+
+template <class T>
+void run_gelu_gradient(const Call& call) {
+  call.attrs->i64("approximate") != 0 ? run_slope<GeluTanh, T>(call) : run_slope<GeluErf, T>(call);
+}
+
 template <class T>
 void run_geglu(const Call& call) {
   call.attrs->i64("approximate") != 0 ? run_gated<GeluTanh, T>(call) : run_gated<GeluErf, T>(call);
@@ -109,6 +125,8 @@ TV_KERNELS(glu, gated("swiglu", accept_all<DType::f32, 2, 1>, check_all, run_gat
            gated("geglu", accept_all<DType::bf16, 2, 1>, check_geglu, run_geglu<uint16_t>),
            {"swiglu_backward", accept_all<DType::f32, 3, 2>, check_all, run_gradient<Silu, float>},
            {"swiglu_backward", accept_all<DType::bf16, 3, 2>, check_all, run_gradient<Silu, uint16_t>},
+           gated("gelu_backward", accept_all<DType::f32, 2, 1>, check_geglu, run_gelu_gradient<float>),
+           gated("gelu_backward", accept_all<DType::bf16, 2, 1>, check_geglu, run_gelu_gradient<uint16_t>),
            {"geglu_backward", accept_all<DType::f32, 3, 2>, check_geglu, run_geglu_gradient<float>},
            {"geglu_backward", accept_all<DType::bf16, 3, 2>, check_geglu, run_geglu_gradient<uint16_t>})
 

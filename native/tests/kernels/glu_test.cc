@@ -58,6 +58,20 @@ void far(const char* name, const Attrs& attrs) {
   CHECK(std::isnan(dgate.as<float>()[6]) && std::isnan(dup.as<float>()[6]));
 }
 
+// gelu's own gradient is that of a gate whose other half is 1, bit for bit.
+void alone(const Attrs& attrs) {
+  for (const int64_t n : kOddSizes) {
+    Array own = random_array({n}, n), x = random_array({n}, n + 1, 8), one(DType::f32, {n});
+    for (int64_t i = 0; i < n; ++i) one.as<float>()[i] = 1;
+    Array dgate(DType::f32, {n}), dup(DType::f32, {n});
+    run_everywhere("geglu_backward", {&own, &x, &one}, {&dgate, &dup}, attrs);
+    CHECK(same_bits(run_one("gelu_backward", {&own, &x}, DType::f32, {n}, attrs), dgate));
+    Array hown = to_bf16(own), hx = to_bf16(x), wown = from_bf16(hown), wx = from_bf16(hx);
+    Array wide = run_one("gelu_backward", {&wown, &wx}, DType::f32, {n}, attrs);
+    CHECK(same_bits(run_one("gelu_backward", {&hown, &hx}, DType::bf16, {n}, attrs), to_bf16(wide)));
+  }
+}
+
 void refuses() {
   Array a(DType::f32, {3}), b(DType::f32, {4}), y(DType::f32, {3});
   CHECK_THROWS(Status::shape, run_kernel("swiglu", {&a, &b}, {&y}, Attrs()));
@@ -87,6 +101,7 @@ int body() {
       });
   halves("swiglu", Attrs()), halves("geglu", exact), halves("geglu", near);
   far("swiglu", Attrs()), far("geglu", exact), far("geglu", near);
+  alone(exact), alone(near);
   refuses();
   return check_result();
 }

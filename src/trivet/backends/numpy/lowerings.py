@@ -317,6 +317,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "linear_input_grad": lambda g, w: (_flat(g) @ w).reshape(*g.shape[:-1], w.shape[1]),
     "swiglu": lambda gate, up: _silu(gate) * up,
     "swiglu_backward": lambda g, gate, up: (g * up * _silu_slope(gate), g * _silu(gate)),
+    "gelu_backward": lambda g, x, approximate: g * (_gelu_tanh_slope if approximate else _gelu_erf_slope)(x),
     "geglu_backward": lambda g, gate, up, approximate: (
         g * up * (_gelu_tanh_slope if approximate else _gelu_erf_slope)(gate),
         g * (_gelu_tanh if approximate else _gelu_erf)(gate),

@@ -200,6 +200,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "rope_table": attention.rope_table, "rope": _rope,
     "swiglu": lambda gate, up: jax.nn.silu(gate) * up,
     "swiglu_backward": lambda g, gate, up: _glu_backward(g, gate, up, jax.nn.silu),
+    "gelu_backward": lambda g, x, approximate: g * _slope(lambda y: _gelu(y, approximate), x),
     "geglu": lambda gate, up, approximate: _gelu(gate, approximate) * up,
     "geglu_backward": lambda g, gate, up, approximate: (
         _glu_backward(g, gate, up, lambda x: _gelu(x, approximate))

@@ -54,6 +54,7 @@ def test_fallbacks_keep_symbolic_sizes(name):
         "swiglu": ([leaf(T, 3), leaf(T, 3)], {}),
         "geglu": ([leaf(T, 3), leaf(T, 3)], {"approximate": True}),
         "swiglu_backward": ([leaf(T, 3), leaf(T, 3), leaf(T, 3)], {}),
+        "gelu_backward": ([leaf(T, 3), leaf(T, 3)], {"approximate": True}),
         "geglu_backward": ([leaf(T, 3), leaf(T, 3), leaf(T, 3)], {"approximate": True}),
         "grad_norm": ([leaf(T, 3), leaf(5)], {}),
         "accumulate": ([leaf(T, 3), leaf(T, 3), leaf()], {}),

@@ -1,0 +1,66 @@
+"""Where MLX can compute on this machine, or why it cannot: it is not imported only to find out."""
+
+from __future__ import annotations
+
+import os
+import platform as machine
+import sys
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+#: The device that people name.
+METAL = "metal"
+#: The processor: what the tests run on.
+HOST = "cpu"
+OLDEST = (0, 32)
+
+
+def version() -> str | None:
+    """The installed version of MLX, found without importing it."""
+    try:
+        return metadata.version("mlx")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def missing(platform: str) -> str | None:
+    """None if programs can run on this platform, else why not."""
+    if platform == METAL and (sys.platform, machine.machine()) != ("darwin", "arm64"):
+        return "no Metal device: MLX here computes on the processor"
+    found = version()
+    if found is None:
+        return "MLX is not installed: pip install 'trivet[metal]'"
+    if tuple(map(int, found.split(".")[:2])) < OLDEST:
+        return f"MLX {found} is too old, {OLDEST[0]}.{OLDEST[1]} is needed: pip install -U 'trivet[metal]'"
+    return _unstartable(platform)
+
+
+@cache
+def _unstartable(platform: str) -> str | None:
+    try:
+        core = mlx()
+    except ImportError as error:
+        return f"MLX does not start: {str(error).splitlines()[0]}"
+    if platform == METAL and not core.metal.is_available():
+        return "MLX finds no Metal device"
+    return None
+
+
+@cache
+def mlx() -> Any:
+    """The library, imported when first used. Products of float32 are to be of float32."""
+    os.environ.setdefault("MLX_ENABLE_TF32", "0")
+    import mlx.core
+
+    return mlx.core
+
+
+def device(platform: str) -> Any:
+    """MLX's device."""
+    return mlx().Device(mlx().gpu if platform == METAL else mlx().cpu, 0)
+
+
+def described(platform: str) -> str:
+    """The device's name, where MLX knows it."""
+    return str(mlx().device_info(device(platform)).get("device_name", platform))

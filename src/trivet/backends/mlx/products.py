@@ -1,0 +1,129 @@
+"""The rows around matrix products. They take their operands as they are stored.
+
+Two of one 16-bit type are multiplied as they are: MLX sums in float32 and rounds once. Others meet in float32,
+but beside bf16 a weight is bf16. Packed weights are decoded on the way in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mlx.core as mx
+
+from trivet.backends.mlx import attention, indexing
+from trivet.backends.mlx.lowerings import LOWERINGS, cross_entropy, dlogits
+from trivet.backends.mlx.packed import decoded
+from trivet.graph import Spec
+
+_ROWS = 256  # rows of logits that stand in memory at once
+_EXACT = 1024  # so many products of 8-bit integers are summed exactly in float32
+
+
+def _flat(x: Any) -> Any:
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _f32(x: Any) -> Any:
+    return x.astype(mx.float32)
+
+
+def _matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
+    a, b = a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b
+    return _whole(a, b) if a.dtype == mx.int8 else a @ b
+
+
+def _whole(a: Any, b: Any) -> Any:
+    """The product of 8-bit integers, of which MLX multiplies none."""
+    total: Any = 0
+    for i in range(0, max(a.shape[-1], 1), _EXACT):
+        piece = slice(i, i + _EXACT)
+        total = total + (_f32(a[..., piece]) @ _f32(b[..., piece, :])).astype(mx.int32)
+    return total
+
+
+def _addmm(c: Any, a: Any, b: Any, alpha: float, beta: float, **transposed: bool) -> Any:
+    if not beta:
+        return alpha * _matmul(_f32(a), _f32(b), **transposed)
+    return alpha * _matmul(_f32(a), _f32(b), **transposed) + beta * _f32(c)
+
+
+def _met(x: Any, w: Any) -> tuple[Any, Any]:
+    """x and a weight in the type in which they are multiplied."""
+    if x.dtype == w.dtype:
+        return x, w
+    kind = x.dtype if x.dtype == mx.bfloat16 else mx.float32
+    return x.astype(kind), w.astype(kind)
+
+
+def _linear(x: Any, w: Any, *bias: Any) -> Any:
+    rows, w = _met(_flat(x), w)
+    if bias and rows.size and w.size:
+        y = mx.addmm(bias[0].astype(rows.dtype), rows, w.T)
+    else:
+        y = rows @ w.T + (bias[0] if bias else 0)
+    return y.reshape(*x.shape[:-1], w.shape[0])
+
+
+def _linear_input_grad(g: Any, w: Any) -> Any:
+    rows, w = _met(_flat(g), w)
+    return (rows @ w).reshape(*g.shape[:-1], w.shape[1])
+
+
+# --- logits a piece at a time --------------------------------------------------------------------
+
+
+def _pieces(n: int) -> list[slice]:
+    return [slice(i, i + _ROWS) for i in range(0, n, _ROWS)]
+
+
+def _linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int) -> tuple[Any, Any]:
+    losses, lses, w = [mx.zeros((0,))], [mx.zeros((0,))], _f32(w)
+    for cut in _pieces(len(x)):
+        logits = _f32(x[cut]) @ w.T
+        losses.append(cross_entropy(logits, targets[cut], ignore_index))
+        lses.append(LOWERINGS["logsumexp"](logits, (1,), False))
+    return mx.concatenate(losses), mx.concatenate(lses)
+
+
+def _linear_cross_entropy_backward(
+    g: Any, x: Any, w: Any, targets: Any, lse: Any, ignore_index: int, weight_grad: bool
+) -> tuple[Any, ...]:
+    w = _f32(w)
+    dw, dxs = mx.zeros(w.shape), [mx.zeros((0, x.shape[1]))]
+    for cut in _pieces(len(x)):
+        rows = _f32(x[cut])
+        d = dlogits(g[cut], rows @ w.T, targets[cut], lse[cut], ignore_index)
+        dxs.append(d @ w)
+        if weight_grad:
+            dw = dw + d.T @ rows
+    dx = mx.concatenate(dxs)
+    return (dx, dw) if weight_grad else (dx,)
+
+
+PRODUCTS: Mapping[str, Callable[..., Any]] = {
+    "matmul": _matmul, "addmm": _addmm, "linear": _linear, "linear_input_grad": _linear_input_grad,
+    "embedding": lambda ids, table: indexing.take(table, ids), "dequantize": lambda w: w,
+    "linear_cross_entropy": _linear_cross_entropy,
+    "linear_cross_entropy_backward": _linear_cross_entropy_backward,
+    "attention": attention.attention, "attention_backward": attention.attention_backward,
+}  # fmt: skip
+
+
+def _sizes(spec: Spec) -> tuple[int, ...]:
+    """The shape of a weight: it has no symbolic sizes."""
+    return tuple(n for n in spec.shape if isinstance(n, int))
+
+
+def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
+    """The inputs of a row, packed ones decoded. Of an embedding only the rows that are taken."""
+    if row == "embedding" and specs[1].dtype.is_packed:
+        (ids, table), width = inputs, _sizes(specs[1])[1]
+        taken = decoded(indexing.take(table, ids), specs[1].dtype, (*ids.shape, width))
+        good = indexing.inside(ids, len(table)).reshape(*ids.shape, 1)
+        rows = mx.where(good, taken, math.nan).reshape(-1, width)
+        return [mx.arange(ids.size).reshape(ids.shape), rows]
+    return [
+        decoded(x, s.dtype, _sizes(s)) if s.dtype.is_packed else x for x, s in zip(inputs, specs, strict=True)
+    ]

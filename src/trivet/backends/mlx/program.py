@@ -1,0 +1,150 @@
+"""A graph as one function of MLX's arrays per set of sizes, with its state in MLX's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from trivet.backends.base import bind
+from trivet.backends.mlx.lowerings import LOWERINGS
+from trivet.backends.mlx.products import PRODUCTS, unpacked
+from trivet.backends.mlx.types import mlx_dtype, put
+from trivet.dtypes import HALVES, DType
+from trivet.errors import CapacityError, DTypeError, InputError
+from trivet.graph import Dim, Graph, Node, to_numpy
+
+#: weight leaf -> its array
+DeviceWeights = Callable[[Node], Any]
+
+
+class MlxProgram:
+    """A graph, ready to run. States that a run changes are given up to it, so that MLX may write over them."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        weights: DeviceWeights,
+        state: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        device: Any,
+        fused: bool,
+    ) -> None:
+        self._graph, self._device, self._fused, self._sizes = graph, device, fused, dict(sizes)
+        self._order = graph.nodes()
+        self._inputs = {n.attrs["name"]: n for n in self._order if n.op == "input"}
+        states = {n.attrs["name"]: n for n in self._order if n.op == "state"}
+        self._buffers = [n.value for n in self._order if n.op == "buffer"]
+        with mx.stream(device):
+            self._weights = {n.attrs["name"]: weights(n) for n in self._order if n.op == "weight"}
+            self._values = {k: self._first(n, state.get(k)) for k, n in states.items()}
+        self._compiled: dict[tuple[tuple[str, int], ...], Any] = {}
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return self._values
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        if set(inputs) != set(self._inputs):
+            raise InputError(f"[run] inputs {sorted(inputs)}, expected {sorted(self._inputs)}")
+        sizes = dict(self._sizes)
+        with mx.stream(self._device):
+            given = {name: self._given(node, inputs[name], sizes) for name, node in self._inputs.items()}
+            key = tuple(sorted(sizes.items()))
+            if key not in self._compiled:
+                function = self.function(sizes)
+                self._compiled[key] = mx.compile(function) if self._fused else function
+            try:
+                out, updates = self._compiled[key](self._values, self._weights, given, self._buffers)
+                for name in updates:  # nobody else may hold what is to be written over
+                    del self._values[name]
+                mx.eval(out, updates)
+            except RuntimeError as error:
+                raise CapacityError(f"[run] MLX: {str(error).splitlines()[0]}") from None
+        self._values.update(updates)
+        return out  # type: ignore[no-any-return]
+
+    def function(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
+        """(states, weights, inputs, buffers) -> (outputs, new states), in `mlx.core`."""
+
+        def compute(states: Any, weights: Any, inputs: Any, buffers: Any) -> Any:
+            values: dict[Node, Any] = {}
+            left = iter(buffers)
+            leaves = {"state": states, "weight": weights, "input": inputs}
+            for node in self._order:
+                if node.op in leaves:
+                    values[node] = leaves[node.op][node.attrs["name"]]
+                elif node.op == "buffer":
+                    values[node] = next(left)
+                else:
+                    values[node] = _value(node, values, sizes)
+            outputs = {k: values[n] for k, n in self._graph.outputs.items()}
+            return outputs, {k: values[n] for k, n in self._graph.updates.items()}
+
+        return compute
+
+    def _given(self, node: Node, array: Any, sizes: dict[str, int]) -> Any:
+        if isinstance(array, mx.array):
+            if array.dtype != mlx_dtype(node.dtype):
+                raise DTypeError(f"[run] {node.attrs['name']!r} is {array.dtype}, expected {node.dtype}")
+        else:
+            array = np.asarray(array)
+            if array.dtype != to_numpy(node.dtype):
+                raise DTypeError(
+                    f"[run] {node.attrs['name']!r} is NumPy's {array.dtype}, expected {node.dtype}"
+                )
+        bind(sizes, node, logical(tuple(array.shape), node.dtype))
+        return put(array, node.dtype)
+
+    def _first(self, node: Node, array: Any) -> Any:
+        if array is not None:
+            return self._given(node, array, self._sizes)
+        shape = _resolved(node.shape, self._sizes)
+        if node.dtype.is_packed:
+            shape = (*shape[:-1], node.dtype.row_bytes(shape[-1]))
+        return mx.zeros(shape, mlx_dtype(node.dtype))
+
+
+def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> Any:
+    if node.op == "constant":
+        return put(node.value, node.dtype)
+    inputs = [values[n] for n in node.inputs]
+    if node.op == "item":
+        return inputs[0][node.attrs["index"]] if len(node.inputs[0].specs) > 1 else inputs[0]
+    kinds = [n.dtype for n in node.inputs]
+    attrs = {k: _resolved(v, sizes) for k, v in node.attrs.items()}
+    if node.op in PRODUCTS:
+        result = PRODUCTS[node.op](*unpacked(node.op, inputs, [n.spec for n in node.inputs]), **attrs)
+    else:
+        wide = [
+            x.astype(mx.float32) if kind in HALVES and node.op not in _AS_THEY_ARE else x
+            for x, kind in zip(inputs, kinds, strict=True)
+        ]
+        result = LOWERINGS[node.op](*wide, **attrs)
+    results = result if isinstance(result, tuple) else (result,)
+    results = tuple(x.astype(mlx_dtype(s.dtype)) for x, s in zip(results, node.specs, strict=True))
+    return results if len(results) > 1 else results[0]
+
+
+#: Rows that only move, or read a 16-bit cache: to widen it would be to copy it.
+_AS_THEY_ARE = {
+    "reshape", "permute", "broadcast_to", "slice", "concat", "take", "kv_append", "paged_attention", "after",
+}  # fmt: skip
+
+
+def logical(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
+    """The shape of an array in storage form, in elements: the rows of a packed dtype are bytes."""
+    if not dtype.is_packed or not shape or shape[-1] % dtype.nbytes:
+        return shape
+    return (*shape[:-1], shape[-1] // dtype.nbytes * dtype.block)
+
+
+def _resolved(value: Any, sizes: Mapping[str, int]) -> Any:
+    """Symbolic sizes replaced by numbers, in an attribute or a shape."""
+    if isinstance(value, Dim):
+        if value.name not in sizes:
+            raise InputError(f"[run] no input or state gives the size {value.name!r}; known: {dict(sizes)}")
+        return value.at(sizes)
+    return tuple(_resolved(v, sizes) for v in value) if isinstance(value, tuple) else value

@@ -1,6 +1,6 @@
 # make demo   set everything up, tune a real model and show it before and after
 # make test   set everything up and run the tests (test-all: the slow ones too)
-# make test-accel  the tests of accelerators, which need JAX
+# make test-accel  the tests of accelerators, which need JAX and MLX
 # make check  format, lint, types, layers, sizes, generated files, exported symbols
 # make bench  measure the speed claims beside their peers (make bench-peers installs those)
 
@@ -27,7 +27,7 @@ test-all: test
 	$(BIN)/python -m pytest -q -m slow
 	scripts/slow
 
-# The same tests on JAX, on its client for processors: the backend of TPU, CUDA and ROCm.
+# The same tests on JAX and on MLX, as they compute on processors: the backends of TPU, CUDA, ROCm and Metal.
 test-accel: $(VENV)/.accel $(BUILD)/.built
 	scripts/accel
 

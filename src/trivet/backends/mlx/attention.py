@@ -39,31 +39,32 @@ def _grouped(x: Any, kv: int) -> Any:
 
 
 def _scores(q: Any, k: Any, at: Any, slopes: Any, a: dict[str, Any]) -> tuple[Any, Any]:
-    """Scores [B, Hkv, G, t, S] of q [B, Hkv, G*t, D], and their slope under the soft cap."""
-    b, kv, rows, _ = q.shape
-    t = len(at)
+    """Scores [B, Hkv, G, t, S] of q [B, Hkv, G*t, D] at positions [B or 1, t], and their slope under the soft
+    cap."""
+    (b, kv, rows, _), t = q.shape, at.shape[1]
     s = a["scale"] * (q @ k.swapaxes(-1, -2)).reshape(b, kv, rows // t, t, k.shape[2])
     bend = mx.array(1.0)
     if a["softcap"]:
         held = mx.tanh(s / a["softcap"])
         s, bend = a["softcap"] * held, 1 - held * held
     if slopes is not None:
-        s = s + _bias(slopes.reshape(kv, rows // t), at, k.shape[2])
+        s = s + _bias(slopes, at, k.shape[2]).reshape(len(at), kv, rows // t, t, -1)
     return s, bend
 
 
 def _bias(slopes: Any, at: Any, keys: int) -> Any:
-    """slopes [...] times how far a key stands from a query, [..., t, S]."""
-    return slopes[..., None, None] * _f32(mx.arange(keys) - at[:, None])
+    """slopes [H] times how far a key stands from a query: [B or 1, H, t, S]."""
+    far = mx.arange(keys) - at[:, :, None]
+    return slopes[:, None, None] * _f32(far)[:, None]
 
 
 def _seen(at: Any, keys: int, lengths: Any, starts: Any, a: dict[str, Any]) -> Any:
     """Which keys a query sees: [B or 1, 1, 1, t, S]."""
-    key, behind = mx.arange(keys), at[:, None] - mx.arange(keys)
+    key = mx.arange(keys)
+    behind = at[:, :, None] - key
     seen = behind >= 0 if a["causal"] else mx.ones(behind.shape, mx.bool_)
     if a["window"]:
         seen = seen & (behind < a["window"])
-    seen = seen[None]
     if lengths is not None:
         seen = seen & (key < lengths[:, None, None])
     if starts is not None:
@@ -118,12 +119,12 @@ def attention(q: Any, k: Any, v: Any, *rest: Any, **a: Any) -> tuple[Any, Any]:
     k, v = _usable(k, lengths), _usable(v, lengths)
     os, lses = [], []
     for cut in _chunks(t):
-        at = mx.arange(cut.start, cut.stop) + (s - t)
+        at = mx.arange(cut.start, cut.stop)[None] + (s - t)
         score, _ = _scores(_heads(q[:, cut], kv), k, at, slopes, a)
         mine = None if starts is None else starts[:, cut]
         p, total, lse = _weighed(score, _seen(at, s, lengths, mine, a))
-        os.append(_tokens(_output(p, total, v), len(at)))
-        lses.append(lse.reshape(b, h, len(at)).swapaxes(1, 2))
+        os.append(_tokens(_output(p, total, v), at.size))
+        lses.append(lse.reshape(b, h, at.size).swapaxes(1, 2))
     return _joined(os, (b, t, h, v.shape[-1])), _joined(lses, (b, t, h))
 
 
@@ -137,7 +138,7 @@ def attention_backward(
     delta = (_f32(g) * _f32(o)).sum(-1)
     dk, dv, dqs = mx.zeros(k.shape), mx.zeros(v.shape), []
     for cut in _chunks(t):
-        at = mx.arange(cut.start, cut.stop) + (s - t)
+        at = mx.arange(cut.start, cut.stop)[None] + (s - t)
         rows, out = _heads(q[:, cut], kv), _heads(g[:, cut], kv)
         score, bend = _scores(rows, k, at, slopes, a)
         log, drift = (_grouped(x[:, cut], kv)[..., None] for x in (lse, delta))
@@ -147,7 +148,7 @@ def attention_backward(
         ds = mx.where(seen, p * (dp - drift) * bend * a["scale"], 0).reshape(*rows.shape[:3], s)
         dk = dk + ds.swapaxes(-1, -2) @ rows
         dv = dv + p.reshape(ds.shape).swapaxes(-1, -2) @ out
-        dqs.append(_tokens(ds @ k, len(at)))
+        dqs.append(_tokens(ds @ k, at.size))
     return _joined(dqs, (b, t, h, d)), dk.swapaxes(1, 2), dv.swapaxes(1, 2)
 
 
@@ -158,45 +159,43 @@ def paged_attention(
     q: Any, k_pool: Any, v_pool: Any, positions: Any, sequences: Any, pages: Any, *slopes: Any, **a: Any
 ) -> Any:
     """Many tokens of few sequences: a sequence at a time. A token or so of each: its own pages, gathered."""
-    tokens, count = len(q), len(pages)
-    slope = slopes[0] if slopes else None
+    a, tokens, count = a | {"causal": True}, len(q), len(pages)
+
+    def over(q: Any, at: Any, rows: Any) -> Any:
+        return _over_pages(q, k_pool, v_pool, at, rows, slopes[0] if slopes else None, a)
+
     if not tokens:
         return mx.zeros((0, q.shape[1], v_pool.shape[3]))
-    if tokens > 2 * count or count == 1:
-        o: Any = None
-        for i in range(count):
-            mine = _of_one(q, k_pool, v_pool, positions, pages[i], slope, a)
-            o = mine if o is None else mx.where((sequences == i)[:, None, None], mine, o)
-        return o
-    rows = pages[sequences]
-    each = [slice(i, i + 1) for i in range(tokens)]
-    return mx.concatenate(
-        [_of_one(q[i], k_pool, v_pool, positions[i], rows[i.start], slope, a) for i in each]
-    )
+    if count > 1 and tokens <= 2 * count:
+        return over(q[:, None], positions[:, None], pages[sequences])[:, 0]
+    o: Any = None
+    for i in range(count):
+        own = sequences == i
+        mine = over(q[None], mx.where(own, positions, -1)[None], pages[i : i + 1])[0]
+        o = mine if o is None else mx.where(own[:, None, None], mine, o)
+    return o
 
 
-def _of_one(
-    q: Any, k_pool: Any, v_pool: Any, positions: Any, row: Any, slopes: Any, a: dict[str, Any]
+def _over_pages(
+    q: Any, k_pool: Any, v_pool: Any, at: Any, rows: Any, slopes: Any, a: dict[str, Any]
 ) -> Any:
-    """The tokens q [T, H, D] over the pages of one sequence."""
-    ids = mx.clip(row, 0, len(k_pool) - 1)
-    k, v = pools.read(k_pool, ids, True)[None], pools.read(v_pool, ids, False)[None]
+    """The tokens q [B, t, H, D] at positions [B, t] over the pages rows [B, P]."""
+    ids = mx.clip(rows, 0, len(k_pool) - 1)
+    k, v = pools.read(k_pool, ids, True), pools.read(v_pool, ids, False)
     slots = mx.arange(k.shape[2])[:, None]
-    used = slots <= mx.max(positions)  # a free slot may hold anything, NaN included
+    used = slots <= mx.max(at, -1)[:, None, None, None]  # a free slot may hold anything, NaN included
     k, v = mx.where(used, k, 0), mx.where(used, v, 0)
-    parts = [_over(q[cut], k, v, positions[cut], slopes, a) for cut in _chunks(len(q))]
-    return mx.concatenate(parts)
+    return mx.concatenate([_over(q[:, c], k, v, at[:, c], slopes, a) for c in _chunks(q.shape[1])], 1)
 
 
 def _over(q: Any, k: Any, v: Any, at: Any, slopes: Any, a: dict[str, Any]) -> Any:
     """Without a soft cap it is MLX's own kernel, which wants the biases in the mask."""
-    seen = _seen(at, k.shape[2], None, None, a | {"causal": True})
+    seen = _seen(at, k.shape[2], None, None, a)
     if a["softcap"]:
-        p, total, _ = _weighed(_scores(_heads(q[None], k.shape[1]), k, at, slopes, a)[0], seen)
-        return _tokens(_output(p, total, v), len(q))[0]
-    mask = seen[0, 0]
+        p, total, _ = _weighed(_scores(_heads(q, k.shape[1]), k, at, slopes, a)[0], seen)
+        return _tokens(_output(p, total, v), at.shape[1])
+    mask = seen[:, 0]
     if slopes is not None:
         mask = mx.where(mask, _bias(slopes, at, k.shape[2]), _NEVER)
-    heads = q.swapaxes(0, 1)[None]
-    o = mx.fast.scaled_dot_product_attention(heads, k, v, scale=a["scale"], mask=mask)
-    return o[0].swapaxes(0, 1)
+    o = mx.fast.scaled_dot_product_attention(q.swapaxes(1, 2), k, v, scale=a["scale"], mask=mask)
+    return o.swapaxes(1, 2)

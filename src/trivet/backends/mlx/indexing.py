@@ -5,6 +5,7 @@ A read gives NaN, or zero of integers; a write does not happen. (No array can sa
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import mlx.core as mx
@@ -34,8 +35,10 @@ def scatter_add(x: Any, indices: Any, updates: Any, axis: int) -> Any:
     if not x.size or not updates.size:
         return x
     good = inside(indices, x.shape[axis])
-    updates = mx.where(_spread(good, x.ndim - axis - 1), updates, 0)
-    return x.at[(*[slice(None)] * axis, mx.where(good, indices, 0))].add(updates.astype(x.dtype))
+    updates = mx.where(_spread(good, x.ndim - axis - 1), updates, 0).astype(x.dtype)
+    at = (*[slice(None)] * axis, mx.where(good, indices, 0))
+    with mx.stream(mx.cpu) if x.dtype == mx.int64 else nullcontext():  # Metal adds no 64-bit integers so
+        return x.at[at].add(updates)
 
 
 def put(flat: Any, at: Any, values: Any, good: Any) -> Any:

@@ -28,11 +28,11 @@ def missing(platform: str) -> str | None:
     """None if programs can run on this platform, else why not."""
     if platform == METAL and (sys.platform, machine.machine()) != ("darwin", "arm64"):
         return "no Metal device: MLX here computes on the processor"
-    found = version()
+    found, what = version(), "trivet[metal]" if sys.platform == "darwin" else "mlx[cpu]"
     if found is None:
-        return "MLX is not installed: pip install 'trivet[metal]'"
+        return f"MLX is not installed: pip install '{what}'"
     if tuple(map(int, found.split(".")[:2])) < OLDEST:
-        return f"MLX {found} is too old, {OLDEST[0]}.{OLDEST[1]} is needed: pip install -U 'trivet[metal]'"
+        return f"MLX {found} is too old, {OLDEST[0]}.{OLDEST[1]} is needed: pip install -U '{what}'"
     return _unstartable(platform)
 
 

@@ -78,16 +78,16 @@ def _packed(new: Any) -> Any:
 
 
 def read(pool: Any, ids: Any, keys: bool) -> Any:
-    """What pages `ids` [P] hold, in float32, in the order of their slots: [heads, slots, size]."""
+    """What pages `ids` [B, P] hold, in float32, in the order of their slots: [B, heads, slots, size]."""
     page, pages = page_size(pool, keys), pool[ids]
-    held = _opened(pages, page, keys) if is_packed(pool) else pages.swapaxes(2, 3) if keys else pages
-    count, heads, _, size = held.shape
-    return held.swapaxes(0, 1).reshape(heads, count * page, size).astype(mx.float32)
+    held = _opened(pages, page, keys) if is_packed(pool) else pages.swapaxes(-1, -2) if keys else pages
+    count, heads, _, size = held.shape[1:]
+    return held.swapaxes(1, 2).reshape(len(ids), heads, count * page, size).astype(mx.float32)
 
 
 def _opened(pages: Any, page: int, keys: bool) -> Any:
-    """Bytes [P, heads, ., .] -> float32 [P, heads, page, size]."""
-    lead = pages.shape[:2]
+    """Bytes [B, P, heads, ., .] -> float32 [B, P, heads, page, size]."""
+    lead = pages.shape[:3]
     flat = pages.reshape(*lead, -1)
     count = flat.shape[-1] // _BYTES  # of blocks
     size = count * _BLOCK // page

@@ -21,7 +21,8 @@ DeviceWeights = Callable[[Node], Any]
 
 
 class MlxProgram:
-    """A graph, ready to run. States that a run changes are given up to it, so that MLX may write over them."""
+    """A graph, ready to run. States that a run changes are given up to it, so that MLX may write over them: a
+    run that fails before it computes changes none, one for which memory runs out loses them."""
 
     def __init__(
         self,
@@ -49,6 +50,8 @@ class MlxProgram:
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if set(inputs) != set(self._inputs):
             raise InputError(f"[run] inputs {sorted(inputs)}, expected {sorted(self._inputs)}")
+        if any(v is None for v in self._values.values()):
+            raise CapacityError("[run] the state is lost: memory ran out in the middle of a run")
         sizes = dict(self._sizes)
         with mx.stream(self._device):
             given = {name: self._given(node, inputs[name], sizes) for name, node in self._inputs.items()}
@@ -58,8 +61,7 @@ class MlxProgram:
                 self._compiled[key] = mx.compile(function) if self._fused else function
             try:
                 out, updates = self._compiled[key](self._values, self._weights, given, self._buffers)
-                for name in updates:  # nobody else may hold what is to be written over
-                    del self._values[name]
+                self._values.update(dict.fromkeys(updates))  # who else holds an array keeps it from being reused
                 mx.eval(out, updates)
             except RuntimeError as error:
                 raise CapacityError(f"[run] MLX: {str(error).splitlines()[0]}") from None

@@ -1,4 +1,4 @@
-"""The mlx backend beyond the table: reasons, programs compiled into kernels, indices that MLX does not check."""
+"""The mlx backend beyond the table: reasons, programs made into kernels, indices that MLX does not check."""
 
 import sys
 import threading
@@ -74,7 +74,9 @@ def test_a_program_runs_in_any_thread(fused):
     thread = threading.Thread(target=lambda: got.append(HERE.to_numpy(program.run(given)["y"])))
     thread.start()
     thread.join()
-    np.testing.assert_allclose(got[0], NUMPY.compile(counted()).run({"x": np.full((4, 3), 2, np.float32)})["y"])
+    np.testing.assert_allclose(
+        got[0], NUMPY.compile(counted()).run({"x": np.full((4, 3), 2, np.float32)})["y"]
+    )
 
 
 # --- arrays --------------------------------------------------------------------------------------

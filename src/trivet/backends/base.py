@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from trivet.dtypes import DType
-from trivet.errors import ShapeError, UnsupportedError
+from trivet.errors import InputError, ShapeError, UnsupportedError
 from trivet.graph import LEAVES, Dim, Graph, Node, Size
 from trivet.ops.table import TABLE
 from trivet.plan import rebuilt, rewrite, rewrite_graph
@@ -137,3 +137,19 @@ def _fits(want: Size, n: int, sizes: dict[str, int]) -> bool:
         return want == n
     count, rest = divmod(n - want.offset, want.scale)
     return rest == 0 and count >= 0 and sizes.setdefault(want.name, count) == count
+
+
+def logical(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
+    """The shape of an array in storage form, in elements: the rows of a packed dtype are bytes."""
+    if not dtype.is_packed or not shape or shape[-1] % dtype.nbytes:
+        return shape
+    return (*shape[:-1], shape[-1] // dtype.nbytes * dtype.block)
+
+
+def resolved(value: Any, sizes: Mapping[str, int]) -> Any:
+    """Symbolic sizes replaced by numbers, in an attribute or a shape."""
+    if isinstance(value, Dim):
+        if value.name not in sizes:
+            raise InputError(f"[run] no input or state gives the size {value.name!r}; known: {dict(sizes)}")
+        return value.at(sizes)
+    return tuple(resolved(v, sizes) for v in value) if isinstance(value, tuple) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from types import MethodType
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,6 +17,8 @@ from trivet.dtypes import DType, f64
 from trivet.errors import InputError, UnsupportedError
 from trivet.graph import LEAVES, Graph, Node
 
+_UNSUPPORTED: Mapping[str, str] = {"cast": "to or from f64: Metal has no 64-bit floats"}
+
 
 class MlxBackend(Backend):
     """Runs graphs on one of MLX's devices. Its arrays are MLX's: packed ones as bytes, f64 as its bits.
@@ -27,7 +29,7 @@ class MlxBackend(Backend):
 
     name = "mlx"
     compiles_per_size = True
-    unsupported: ClassVar[Mapping[str, str]] = {"cast": "to or from f64: Metal has no 64-bit floats"}
+    unsupported = _UNSUPPORTED
 
     def __init__(self, platform: str = platforms.HOST, fused: bool | None = None) -> None:
         self.platform = platform

@@ -99,7 +99,7 @@ def _weighed(s: Any, seen: Any) -> tuple[Any, Any, Any]:
 
 
 def _output(p: Any, total: Any, v: Any) -> Any:
-    """Weights [B, Hkv, G, t, S], divided by their sums, times v: [B, Hkv, G*t, D]. 0 where nothing is seen."""
+    """Weights [B, Hkv, G, t, S], divided by their sums, times v: [B, Hkv, G*t, D]; 0 where none."""
     b, kv, group, t, keys = p.shape
     p = mx.where(total == 0, 0.0, 1 / mx.where(total == 0, 1.0, total))[..., None] * p
     return p.reshape(b, kv, group * t, keys) @ v
@@ -176,9 +176,7 @@ def paged_attention(
     return o
 
 
-def _over_pages(
-    q: Any, k_pool: Any, v_pool: Any, at: Any, rows: Any, slopes: Any, a: dict[str, Any]
-) -> Any:
+def _over_pages(q: Any, k_pool: Any, v_pool: Any, at: Any, rows: Any, slopes: Any, a: dict[str, Any]) -> Any:
     """The tokens q [B, t, H, D] at positions [B, t] over the pages rows [B, P]."""
     ids = mx.clip(rows, 0, len(k_pool) - 1)
     k, v = pools.read(k_pool, ids, True), pools.read(v_pool, ids, False)

@@ -258,6 +258,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "rope_table": rope.rope_table, "rope": rope.rope,
     "swiglu": lambda gate, up: _silu(gate) * up,
     "swiglu_backward": lambda g, gate, up: (g * up * _silu_slope(gate), g * _silu(gate)),
+    "gelu_backward": lambda g, x, approximate: g * _gelu_slope(x, approximate),
     "geglu": lambda gate, up, approximate: _gelu(gate, approximate) * up,
     "geglu_backward": _geglu_backward,
     "cross_entropy": cross_entropy, "cross_entropy_backward": _cross_entropy_backward,

@@ -1,7 +1,7 @@
 """The rows around matrix products. They take their operands as they are stored.
 
-Two of one 16-bit type are multiplied as they are: MLX sums in float32 and rounds once. Others meet in float32,
-but beside bf16 a weight is bf16. Packed weights are decoded on the way in.
+Two of one 16-bit type are multiplied as they are: MLX sums in float32 and rounds once. Others meet in
+float32, but beside bf16 a weight is bf16. Packed weights are decoded on the way in.
 """
 
 from __future__ import annotations

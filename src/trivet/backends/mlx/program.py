@@ -8,13 +8,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from trivet.backends.base import bind
+from trivet.backends.base import bind, logical, resolved
 from trivet.backends.mlx.lowerings import LOWERINGS
 from trivet.backends.mlx.products import PRODUCTS, unpacked
 from trivet.backends.mlx.types import mlx_dtype, put
-from trivet.dtypes import HALVES, DType
+from trivet.dtypes import HALVES
 from trivet.errors import CapacityError, DTypeError, InputError
-from trivet.graph import Dim, Graph, Node, to_numpy
+from trivet.graph import Graph, Node, to_numpy
 
 #: weight leaf -> its array
 DeviceWeights = Callable[[Node], Any]
@@ -61,7 +61,9 @@ class MlxProgram:
                 self._compiled[key] = mx.compile(function) if self._fused else function
             try:
                 out, updates = self._compiled[key](self._values, self._weights, given, self._buffers)
-                self._values.update(dict.fromkeys(updates))  # who else holds an array keeps it from being reused
+                self._values.update(
+                    dict.fromkeys(updates)
+                )  # who else holds an array keeps it from being reused
                 mx.eval(out, updates)
             except RuntimeError as error:
                 raise CapacityError(f"[run] MLX: {str(error).splitlines()[0]}") from None
@@ -103,7 +105,7 @@ class MlxProgram:
     def _first(self, node: Node, array: Any) -> Any:
         if array is not None:
             return self._given(node, array, self._sizes)
-        shape = _resolved(node.shape, self._sizes)
+        shape = resolved(node.shape, self._sizes)
         if node.dtype.is_packed:
             shape = (*shape[:-1], node.dtype.row_bytes(shape[-1]))
         return mx.zeros(shape, mlx_dtype(node.dtype))
@@ -116,7 +118,7 @@ def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> 
     if node.op == "item":
         return inputs[0][node.attrs["index"]] if len(node.inputs[0].specs) > 1 else inputs[0]
     kinds = [n.dtype for n in node.inputs]
-    attrs = {k: _resolved(v, sizes) for k, v in node.attrs.items()}
+    attrs = {k: resolved(v, sizes) for k, v in node.attrs.items()}
     if node.op in PRODUCTS:
         result = PRODUCTS[node.op](*unpacked(node.op, inputs, [n.spec for n in node.inputs]), **attrs)
     else:
@@ -134,19 +136,3 @@ def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> 
 _AS_THEY_ARE = {
     "reshape", "permute", "broadcast_to", "slice", "concat", "take", "kv_append", "paged_attention", "after",
 }  # fmt: skip
-
-
-def logical(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
-    """The shape of an array in storage form, in elements: the rows of a packed dtype are bytes."""
-    if not dtype.is_packed or not shape or shape[-1] % dtype.nbytes:
-        return shape
-    return (*shape[:-1], shape[-1] // dtype.nbytes * dtype.block)
-
-
-def _resolved(value: Any, sizes: Mapping[str, int]) -> Any:
-    """Symbolic sizes replaced by numbers, in an attribute or a shape."""
-    if isinstance(value, Dim):
-        if value.name not in sizes:
-            raise InputError(f"[run] no input or state gives the size {value.name!r}; known: {dict(sizes)}")
-        return value.at(sizes)
-    return tuple(_resolved(v, sizes) for v in value) if isinstance(value, tuple) else value

@@ -1,7 +1,7 @@
 """Rotary tables and rotations. MLX has no 64-bit floats on Metal: angles are whole numbers there.
 
-A frequency becomes the part of a turn that a position adds, times 2**64, from the bits of its float64; modulo
-2**64 its product with a position is the part of a turn that is left, exactly. Off by 2**-31 of a turn at 2**20.
+A frequency becomes the part of a turn that a position adds, times 2**64, made of the bits of its float64.
+Its product with a position, modulo 2**64, is the part of a turn that is left: off by 2**-31 at 2**20.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How trivet's dtypes stand in MLX: packed blocks as bytes, 64-bit floats as their bits, the others as they are.
+"""How trivet's dtypes stand in MLX: packed blocks as bytes, 64-bit floats as bits, the others as they are.
 
 Metal has no 64-bit floats, and trivet has no unsigned 64-bit integers: in an array, those are always bits.
 """

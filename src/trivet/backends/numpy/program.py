@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from trivet import blocks
-from trivet.backends.base import Weights, bind
+from trivet.backends.base import Weights, bind, logical, resolved
 from trivet.backends.numpy.lowerings import LOWERINGS
 from trivet.dtypes import DType, bf16
 from trivet.errors import DTypeError, InputError
-from trivet.graph import Dim, Graph, Node, Spec, to_numpy
+from trivet.graph import Graph, Node, Spec, to_numpy
 
 
 def widen(array: Any, dtype: DType) -> Any:
@@ -86,7 +86,7 @@ class NumpyProgram:
             return self._values[node.attrs["name"]]
         if node.op in ("constant", "buffer"):
             return widen(np.asarray(node.value), node.dtype)
-        attrs = {k: _resolved(v, sizes) for k, v in node.attrs.items()}
+        attrs = {k: resolved(v, sizes) for k, v in node.attrs.items()}
         result = LOWERINGS[node.op](*inputs, **attrs)
         results = result if isinstance(result, tuple) else (result,)
         results = tuple(map(self._rounded, results, node.specs))
@@ -104,13 +104,13 @@ class NumpyProgram:
         exact = self._exact and node.dtype.is_float and array.dtype == np.float64
         if array.dtype != to_numpy(node.dtype) and not exact:
             raise DTypeError(f"[run] {node.attrs['name']!r} is NumPy's {array.dtype}, expected {node.dtype}")
-        bind(sizes, node, _logical(array.shape, node.dtype))
+        bind(sizes, node, logical(array.shape, node.dtype))
         return widen(array, node.dtype)
 
     def _first(self, node: Node, array: Any) -> Any:
         if array is not None:
             return self._given(node, np.asarray(array), self._sizes)
-        shape = _resolved(node.shape, self._sizes)
+        shape = resolved(node.shape, self._sizes)
         if node.dtype.is_packed:
             shape = (*shape[:-1], node.dtype.row_bytes(shape[-1]))
         return widen(np.zeros(shape, to_numpy(node.dtype)), node.dtype)
@@ -123,25 +123,9 @@ class NumpyProgram:
                 raise InputError(f"[compile] the graph has the weight {name!r}, and no weights were given")
             raw = np.asarray(self._find(name))
             if node.dtype.is_packed:
-                raw = blocks.dequantize(raw.reshape(-1), node.dtype, _resolved(node.shape, {})).astype(
+                raw = blocks.dequantize(raw.reshape(-1), node.dtype, resolved(node.shape, {})).astype(
                     np.float64
                 )
             bind({}, node, raw.shape)
             self._weights[name] = widen(raw, node.dtype)
         return self._weights[name]
-
-
-def _logical(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
-    """The shape of an array in storage form, in elements: the rows of a packed dtype are bytes."""
-    if not dtype.is_packed or not shape or shape[-1] % dtype.nbytes:
-        return shape
-    return (*shape[:-1], shape[-1] // dtype.nbytes * dtype.block)
-
-
-def _resolved(value: Any, sizes: Mapping[str, int]) -> Any:
-    """Symbolic sizes replaced by numbers, in an attribute or a shape."""
-    if isinstance(value, Dim):
-        if value.name not in sizes:
-            raise InputError(f"[run] no input or state gives the size {value.name!r}; known: {dict(sizes)}")
-        return value.at(sizes)
-    return tuple(_resolved(v, sizes) for v in value) if isinstance(value, tuple) else value

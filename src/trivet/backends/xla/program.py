@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trivet.backends.base import bind
+from trivet.backends.base import bind, logical, resolved
 from trivet.backends.xla.lowerings import LOWERINGS
 from trivet.backends.xla.products import PRODUCTS, unpacked
 from trivet.backends.xla.types import jax_dtype, typed
 from trivet.dtypes import HALVES, DType
 from trivet.errors import CapacityError, DTypeError, InputError
-from trivet.graph import Dim, Graph, Node, to_numpy
+from trivet.graph import Graph, Node, to_numpy
 
 #: name -> the weight in device memory
 DeviceWeights = Callable[[Node], Any]
@@ -113,7 +113,7 @@ class XlaProgram:
         if array is not None:
             # Donated later: never the caller's own array.
             return jnp.copy(self._given(node, array, self._sizes))
-        shape = _resolved(node.shape, self._sizes)
+        shape = resolved(node.shape, self._sizes)
         if node.dtype.is_packed:
             shape = (*shape[:-1], node.dtype.row_bytes(shape[-1]))
         return jnp.zeros(shape, jax_dtype(node.dtype), device=self._device)
@@ -126,7 +126,7 @@ def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> 
     if node.op == "item":
         return inputs[0][node.attrs["index"]] if len(node.inputs[0].specs) > 1 else inputs[0]
     kinds = [n.dtype for n in node.inputs]
-    attrs = {k: _resolved(v, sizes) for k, v in node.attrs.items()}
+    attrs = {k: resolved(v, sizes) for k, v in node.attrs.items()}
     if node.op in PRODUCTS:
         result = PRODUCTS[node.op](*unpacked(node.op, inputs, [n.spec for n in node.inputs]), **attrs)
     else:
@@ -144,19 +144,3 @@ def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> 
 _AS_THEY_ARE = {
     "reshape", "permute", "broadcast_to", "slice", "concat", "take", "kv_append", "paged_attention", "after",
 }  # fmt: skip
-
-
-def logical(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
-    """The shape of an array in storage form, in elements: the rows of a packed dtype are bytes."""
-    if not dtype.is_packed or not shape or shape[-1] % dtype.nbytes:
-        return shape
-    return (*shape[:-1], shape[-1] // dtype.nbytes * dtype.block)
-
-
-def _resolved(value: Any, sizes: Mapping[str, int]) -> Any:
-    """Symbolic sizes replaced by numbers, in an attribute or a shape."""
-    if isinstance(value, Dim):
-        if value.name not in sizes:
-            raise InputError(f"[run] no input or state gives the size {value.name!r}; known: {dict(sizes)}")
-        return value.at(sizes)
-    return tuple(_resolved(v, sizes) for v in value) if isinstance(value, tuple) else value

@@ -24,12 +24,16 @@ class XlaBackend(Backend):
     name = "xla"
     compiles_per_size = True
 
-    def __init__(self, platform: str = platforms.HOST) -> None:
-        self.platform = platform
+    def __init__(self, platform: str = platforms.HOST, mesh: str = "") -> None:
+        self.platform, self.mesh = platform, mesh
         self._owned: WeakKeyDictionary[Any, dict[str, Array]] = WeakKeyDictionary()
 
     def on(self, device: str) -> XlaBackend:
         return _on(device if device in platforms.DEVICES else platforms.HOST)
+
+    def over(self, mesh: str) -> XlaBackend:
+        """The backend over several of its devices, as `placement.py` says: "data:4,model:2"."""
+        return XlaBackend(self.platform, mesh)
 
     def unavailable(self) -> str | None:
         return platforms.missing(self.platform)
@@ -57,17 +61,17 @@ class XlaBackend(Backend):
         sizes: Mapping[str, int] | None = None,
         threads: int = 0,
     ) -> Program:
+        from trivet.backends.xla.placement import Placement
         from trivet.backends.xla.program import XlaProgram
 
         lowered = expand(graph, self.supports)
-        device = platforms.devices(self.platform)[0]
-        return XlaProgram(lowered, self._finder(weights), state or {}, sizes or {}, device)
+        placement = Placement(platforms.devices(self.platform), self.mesh)
+        return XlaProgram(lowered, self._finder(weights, placement), state or {}, sizes or {}, placement)
 
-    def _finder(self, weights: Weights | None) -> Any:
+    def _finder(self, weights: Weights | None, placement: Any) -> Any:
         """Weights in device memory. Programs whose weights one object's method finds share them."""
         from trivet.backends.xla.program import put
 
-        device = platforms.devices(self.platform)[0]
         owner = weights.__self__ if isinstance(weights, MethodType) else None
         kept: dict[str, Array] = {} if owner is None else self._owned.setdefault(owner, {})
 
@@ -81,7 +85,7 @@ class XlaBackend(Backend):
                     array = nf4.opened(array.reshape(-1), node.dtype)
                 if node.dtype.is_packed:
                     array = array.reshape(*(n for n in node.shape[:-1] if isinstance(n, int)), -1)
-                kept[name] = put(array, node.dtype, device)
+                kept[name] = put(array, node.dtype, placement.of(node, array.shape))
             return kept[name]
 
         return find

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from trivet.backends.xla import pools
+from trivet.backends.xla.placement import spread
 
 _QUERIES = 256  # a chunk's scores are chunk x keys x heads
 _NEVER = -jnp.inf
@@ -90,7 +91,7 @@ def _chunks(function: Callable[..., Any], t: int, *given: Any) -> Any:
         return jnp.moveaxis(padded.reshape(x.shape[0], count, _QUERIES, *x.shape[2:]), 1, 0)
 
     firsts = jnp.arange(count) * _QUERIES
-    parts = lax.map(lambda xs: function(*xs), (firsts, *map(cut, given)))
+    parts = lax.map(lambda xs: function(xs[0], *(spread(x, 1) for x in xs[1:])), (firsts, *map(cut, given)))
     return jax.tree.map(
         lambda y: jnp.moveaxis(y, 0, 1).reshape(y.shape[1], count * _QUERIES, *y.shape[3:])[:, :t], parts
     )
@@ -140,7 +141,7 @@ def attention_backward(
         return jnp.moveaxis(padded.reshape(b, count, size, *x.shape[2:]), 1, 0)
 
     def step(carry: Any, xs: Any) -> tuple[Any, Any]:
-        first, g, q, lse, delta, starts = xs
+        first, g, q, lse, delta, starts = xs[0], *(spread(x, 1) for x in xs[1:])
         at = first + jnp.arange(size) + (s - t)
         score, bend = _scores(q, k, at, slopes, a)
         seen = _seen(at, s, lengths, starts, a) & jnp.isfinite(lse)[..., None]

@@ -35,6 +35,15 @@ def _f32(q: Any) -> Any:
     return q.astype(jnp.float32)
 
 
+def _chosen(levels: Any, q: Any) -> Any:
+    """levels[q] of 16 levels, by four choices of two: a gather is slow on TPU, and much code."""
+    left = [jnp.float32(level) for level in levels]
+    for bit in range(4):
+        odd = ((q >> bit) & 1) != 0
+        left = [jnp.where(odd, b, a) for a, b in zip(left[::2], left[1::2], strict=True)]
+    return left[0]
+
+
 def _q8_0(b: Any) -> Any:
     return _f32(lax.bitcast_convert_type(b[..., 2:], jnp.int8)) * _half(b[..., :2])
 
@@ -57,7 +66,7 @@ def _q5_1(b: Any) -> Any:
 
 
 def _iq4_nl(b: Any) -> Any:
-    return jnp.take(jnp.array(IQ4_NL_LEVELS, jnp.float32), _nibbles(b[..., 2:]), axis=0) * _half(b[..., :2])
+    return _chosen(IQ4_NL_LEVELS, _nibbles(b[..., 2:])) * _half(b[..., :2])
 
 
 # --- 256 elements a block: runs of 32, groups with a scale each ----------------------------------
@@ -127,7 +136,7 @@ def _q6_k(b: Any) -> Any:
 def _levels(qs: Any) -> Any:
     """The levels of NF4: the high nibble comes first."""
     q = jnp.stack([qs >> 4, qs & 15], -1).reshape(*qs.shape[:-1], -1)
-    return jnp.take(jnp.asarray(nf4.LEVELS), q, axis=0)
+    return _chosen(nf4.LEVELS, q)
 
 
 def _nf4(b: Any) -> Any:

@@ -16,6 +16,7 @@ from jax import lax
 from trivet.backends.xla import attention
 from trivet.backends.xla.lowerings import LOWERINGS, dlogits
 from trivet.backends.xla.packed import decoded
+from trivet.backends.xla.placement import spread
 from trivet.graph import Spec
 
 _ROWS = 256  # rows of logits that stand in memory at once
@@ -85,9 +86,10 @@ def _pieces(x: Any, fill: Any) -> Any:
 
 def _linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int) -> tuple[Any, Any]:
     def piece(xs: Any) -> tuple[Any, Any]:
-        logits = _by_weight(xs[0], w, 1)
+        rows, targets = map(spread, xs)
+        logits = _by_weight(rows, w, 1)
         lse = LOWERINGS["logsumexp"](logits, (1,), False)
-        return LOWERINGS["cross_entropy"](logits, xs[1], ignore_index), lse
+        return LOWERINGS["cross_entropy"](logits, targets, ignore_index), lse
 
     loss, lse = lax.map(piece, (_pieces(x, 0), _pieces(targets, ignore_index)))
     return loss.reshape(-1)[: len(x)], lse.reshape(-1)[: len(x)]
@@ -97,7 +99,7 @@ def _linear_cross_entropy_backward(
     g: Any, x: Any, w: Any, targets: Any, lse: Any, ignore_index: int, weight_grad: bool
 ) -> tuple[Any, ...]:
     def step(dw: Any, xs: Any) -> tuple[Any, Any]:
-        g, rows, targets, lse = xs
+        g, rows, targets, lse = map(spread, xs)
         d = dlogits(g, _by_weight(rows, w, 1), targets, lse, ignore_index).astype(x.dtype)
         return dw + _dot(d, rows, (0, 0)) if weight_grad else dw, _by_weight(d, w, 0)
 

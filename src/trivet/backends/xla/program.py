@@ -11,6 +11,7 @@ import numpy as np
 
 from trivet.backends.base import bind, logical, resolved
 from trivet.backends.xla.lowerings import LOWERINGS
+from trivet.backends.xla.placement import Placement
 from trivet.backends.xla.products import PRODUCTS, unpacked
 from trivet.backends.xla.types import jax_dtype, typed
 from trivet.dtypes import HALVES, DType
@@ -21,21 +22,25 @@ from trivet.graph import Graph, Node, to_numpy
 DeviceWeights = Callable[[Node], Any]
 
 
-def put(array: Any, dtype: DType, device: Any) -> Any:
-    """A NumPy array in storage form, or an array of JAX's, in a device's memory."""
+def put(array: Any, dtype: DType, where: Any) -> Any:
+    """A NumPy array in storage form, or an array of JAX's, in memory: on a device, or as a sharding says."""
     if isinstance(array, jax.Array):
-        return jax.device_put(array, device)
+        return jax.device_put(array, where)
     array = np.asarray(array)
     if array.dtype != to_numpy(dtype):
         raise DTypeError(f"[run] NumPy's {array.dtype} is not how {dtype} is stored")
-    return jax.device_put(typed(array, dtype), device)
+    return jax.device_put(typed(array, dtype), where)
 
 
-def as_function(graph: Graph, sizes: Mapping[str, int]) -> Callable[..., Any]:
+def as_function(graph: Graph, sizes: Mapping[str, int], placement: Placement) -> Callable[..., Any]:
     """(changed states, kept states, weights, inputs, buffers) -> (outputs, new states), in jax.numpy."""
     order = graph.nodes()
 
     def compute(changed: Any, kept: Any, weights: Any, inputs: Any, buffers: Any) -> Any:
+        with placement.tracing():
+            return computed(changed, kept, weights, inputs, buffers)
+
+    def computed(changed: Any, kept: Any, weights: Any, inputs: Any, buffers: Any) -> Any:
         values: dict[Node, Any] = {}
         left = iter(buffers)
         leaves = {"state": changed | kept, "weight": weights, "input": inputs}
@@ -61,14 +66,15 @@ class XlaProgram:
         weights: DeviceWeights,
         state: Mapping[str, Any],
         sizes: Mapping[str, int],
-        device: Any,
+        placement: Placement,
     ) -> None:
-        self._graph, self._device, self._sizes = graph, device, dict(sizes)
+        self._graph, self._placement, self._sizes = graph, placement, dict(sizes)
         self._order = graph.nodes()
         self._inputs = {n.attrs["name"]: n for n in self._order if n.op == "input"}
         states = {n.attrs["name"]: n for n in self._order if n.op == "state"}
-        self._buffers = [n.value for n in self._order if n.op == "buffer"]
         with jax.enable_x64(True):
+            buffers = [n for n in self._order if n.op == "buffer"]
+            self._buffers = [put(n.value, n.dtype, placement.whole) for n in buffers]
             self._weights = {n.attrs["name"]: weights(n) for n in self._order if n.op == "weight"}
             self._values = {k: self._first(n, state.get(k)) for k, n in states.items()}
         self._compiled: dict[tuple[tuple[str, int], ...], Any] = {}
@@ -78,23 +84,30 @@ class XlaProgram:
         return self._values
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        if set(inputs) != set(self._inputs):
-            raise InputError(f"[run] inputs {sorted(inputs)}, expected {sorted(self._inputs)}")
-        sizes = dict(self._sizes)
-        with jax.enable_x64(True), jax.default_device(self._device):
-            given = {name: self._given(node, inputs[name], sizes) for name, node in self._inputs.items()}
-            changed = {k: self._values[k] for k in self._graph.updates}
-            kept = {k: v for k, v in self._values.items() if k not in changed}
+        with jax.enable_x64(True), jax.default_device(self._placement.first):
+            sizes, arguments = self.arguments(inputs)
             program = self._compiled.setdefault(tuple(sorted(sizes.items())), self._jitted(sizes))
             try:
-                out, updates = program(changed, kept, self._weights, given, self._buffers)
+                out, updates = program(*arguments)
             except jax.errors.JaxRuntimeError as error:
                 raise CapacityError(f"[run] XLA: {str(error).splitlines()[0]}") from None
         self._values.update(updates)
         return out  # type: ignore[no-any-return]
 
+    def arguments(self, inputs: Mapping[str, Any]) -> tuple[dict[str, int], tuple[Any, ...]]:
+        """The sizes of a run, and what its program is called with: see `as_function`."""
+        if set(inputs) != set(self._inputs):
+            raise InputError(f"[run] inputs {sorted(inputs)}, expected {sorted(self._inputs)}")
+        sizes = dict(self._sizes)
+        given = {name: self._given(node, inputs[name], sizes) for name, node in self._inputs.items()}
+        changed = {k: self._values[k] for k in self._graph.updates}
+        kept = {k: v for k, v in self._values.items() if k not in changed}
+        return sizes, (changed, kept, self._weights, given, self._buffers)
+
     def _jitted(self, sizes: Mapping[str, int]) -> Any:
-        return jax.jit(as_function(self._graph, sizes), donate_argnums=0)
+        function = as_function(self._graph, sizes, self._placement)
+        results = self._placement.results(self._graph, self._values)
+        return jax.jit(function, donate_argnums=0, out_shardings=results)
 
     def _given(self, node: Node, array: Any, sizes: dict[str, int]) -> Any:
         if isinstance(array, jax.Array):
@@ -107,7 +120,7 @@ class XlaProgram:
                     f"[run] {node.attrs['name']!r} is NumPy's {array.dtype}, expected {node.dtype}"
                 )
         bind(sizes, node, logical(array.shape, node.dtype))
-        return put(array, node.dtype, self._device)
+        return put(array, node.dtype, self._placement.of(node, array.shape))
 
     def _first(self, node: Node, array: Any) -> Any:
         if array is not None:
@@ -116,7 +129,7 @@ class XlaProgram:
         shape = resolved(node.shape, self._sizes)
         if node.dtype.is_packed:
             shape = (*shape[:-1], node.dtype.row_bytes(shape[-1]))
-        return jnp.zeros(shape, jax_dtype(node.dtype), device=self._device)
+        return jnp.zeros(shape, jax_dtype(node.dtype), device=self._placement.of(node, shape))
 
 
 def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> Any:

@@ -1,0 +1,83 @@
+"""The programs of devices that are not here: lowered for them and run on JAX's client for processors, and
+compiled by the devices' own compilers."""
+
+import device_programs
+import device_targets
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed: make test-accel")
+pytest.importorskip("flatbuffers", reason="flatbuffers is not installed: make test-accel")
+
+import jax
+
+from trivet.backends.xla import BACKEND, target
+
+TOLERANCE = {"f32": 2e-5, "bf16": 2e-2}
+#: how many products on the matrix units a bf16 step of the small model has at least, of all
+MOST = 0.95
+
+
+def close(got, want, tolerance, name):
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    assert np.isfinite(want).all(), name
+    assert np.abs(got - want).max(initial=0) <= tolerance * (1 + np.abs(want).max(initial=0)), name
+
+
+@pytest.mark.parametrize("name", device_programs.NAMES)
+def test_lowered_programs_give_what_the_processors_program_gives(name, small):
+    """One artifact is the program of TPU, CUDA and ROCm; it runs here, too."""
+    made = device_programs.build(name, small)
+    state, given = device_programs.first_state(made), device_programs.inputs(made)
+    program = BACKEND.compile(made.graph, weights=made.checkpoint.load, state=state, sizes=made.sizes)
+    lowered = target.exported(made.graph, made.sizes)
+    assert lowered.platforms == ("tpu", "cuda", "rocm")
+    with jax.enable_x64(True):
+        _, arguments = program.arguments(given)
+        out, updates = lowered.call(*arguments)
+    before = {n: np.asarray(a) for n, a in arguments[0].items()}
+    want, after = program.run(given), program.state
+    tolerance = TOLERANCE.get(name.split()[-1], 2e-5)
+    for key in want:
+        close(out[key], want[key], tolerance, key)
+    for key, value in updates.items():
+        close(value, after[key], tolerance, key)
+    assert any(np.any(np.asarray(after[n]) != before[n]) for n in updates)
+
+
+@pytest.mark.parametrize("platform", target.PLATFORMS)
+def test_a_program_is_lowered_for_one_platform_as_for_all(platform, small):
+    made = device_programs.build("decode step", small)
+    alone = target.exported(made.graph, made.sizes, (platform,))
+    assert alone.platforms == (platform,)
+    assert len(alone.serialize()) > 1000
+
+
+@pytest.mark.parametrize("aim", device_targets.TARGETS)
+@pytest.mark.parametrize("name", device_programs.NAMES)
+def test_small_programs_compile(name, aim, small, compile_for):
+    found = compile_for(aim, "small Llama", name, device_programs.build(name, small))
+    assert found["aliased"] > 0  # states are updated in place
+    if "step" in name and name != "decode step":
+        products_are_of(name.split()[-1], found, aim)
+
+
+def products_are_of(kind, found, aim):
+    """Nearly all products have both operands in the dtype that is computed in."""
+    products = found["products"]
+    assert products.get(kind, 0) > 20
+    assert products[kind] >= MOST * sum(products.values()), products
+    if device_targets.TARGETS[aim][0] == "cuda" and kind == "bf16":
+        assert sum(n for i, n in found["instructions"].items() if i.endswith(" bf16")) > 20, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aim", ["v5e", "h200"])
+@pytest.mark.parametrize(
+    "name", ["forward", "decode step", "full step bf16", "LoRA step bf16", "QLoRA step bf16"]
+)
+def test_programs_of_smollm2s_shape_compile(name, aim, compile_for):
+    found = compile_for(aim, "SmolLM2-135M", name, device_programs.build(name, device_programs.smollm2()))
+    assert found["arguments"] + found["temporaries"] < 8e9
+    if name.endswith("bf16"):
+        products_are_of("bf16", found, aim)

@@ -1,6 +1,6 @@
 # make demo   set everything up, tune a real model and show it before and after
 # make test   set everything up and run the tests (test-all: the slow ones too)
-# make test-accel  the tests of accelerators, which need JAX and MLX
+# make test-accel  the tests of accelerators, which need JAX and MLX; and their programs, compiled
 # make check  format, lint, types, layers, sizes, generated files, exported symbols
 # make bench  measure the speed claims beside their peers (make bench-peers installs those)
 
@@ -32,7 +32,9 @@ test-accel: $(VENV)/.accel $(BUILD)/.built
 	scripts/accel
 
 $(VENV)/.accel: $(VENV)/.test pyproject.toml
-	$(PIP) install --group accel
+	@echo "fetching JAX, MLX and the compilers of TPU and CUDA (large)"
+	$(PIP) install --group accel --group compilers
+	$(PIP) install --no-deps jax-cuda13-plugin==0.10.2 jax-cuda13-pjrt==0.10.2
 	@touch $@
 
 check: $(VENV)/.check $(BUILD)/.built

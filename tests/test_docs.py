@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import trivet as tv
-from trivet import models
+from trivet import backends, dtypes, models, runtime
+from trivet.errors import UnsupportedError
+from trivet.ops.table import TABLE
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,14 +63,14 @@ def test_pages_name_what_exists(page):
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     gone = [link for link in links if not (page.parent / link).exists()]
     there = {f"/{path.as_posix()}" for file in tracked() for path in (file, *file.parents)}
-    made = {"models/granite.py", ".venv", "build"}  # by whoever follows the page
+    made = {"models/granite.py", "backends/toy/__init__.py", ".venv", "build"}  # by whoever follows the page
     names = {name.rstrip("/") for name in PATH.findall(text)} - made
     gone += [name for name in names if not any(path.endswith(f"/{name}") for path in there)]
     assert gone == []
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "add-a-model.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name[:6] != "add-a-"], ids=lambda page: page.name)
 def test_code_in_pages_runs(page, capsys, tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)  # pages may write
@@ -104,6 +106,42 @@ def test_add_a_model(tmp_path, monkeypatch):
     for device in ("reference", "cpu"):
         got = tv.load(tmp_path / "tiny", device=device, kv="f32").logits(ids.tolist())
         assert np.abs(got - want).max() < 2e-4 * max(1.0, np.abs(want).max()), device
+
+
+#: rows that the toy of docs/add-a-backend.md lowers, and some that it expands
+TOY_ROWS = ("add", "matmul", "linear", "softmax", "rms_norm", "layer_norm", "swiglu", "rope")
+
+
+def test_add_a_backend(tmp_path, monkeypatch):
+    """Does what docs/add-a-backend.md says, with the folder outside the package."""
+    pytest.importorskip("torch")
+    import test_table as table
+
+    (tmp_path / "toy").mkdir()
+    code = "\n\n".join(blocks(ROOT / "docs/add-a-backend.md", "python"))
+    (tmp_path / "toy/__init__.py").write_text(code, "utf-8")
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
+    monkeypatch.setitem(runtime.BACKENDS, "toy", "toy")
+    backends.names.cache_clear()
+    try:
+        toy = backends.get("toy")
+        for name in TOY_ROWS:
+            for i in range(len(TABLE[name].samples)):
+                case = table.make(TABLE[name], i, dtypes.f32)
+                if any(leaf.dtype is not dtypes.f32 for leaf in case.leaves):
+                    continue
+                pairs = zip(case.run(toy, case.graph()), case.run(table.NUMPY, case.graph()), strict=True)
+                for got, want in pairs:
+                    assert np.allclose(got, want, rtol=1e-5, atol=1e-5, equal_nan=True), case
+        with tv.device("toy"):
+            x = tv.asarray(np.float32([[1, 2], [3, 4]]))
+            assert x.device == "toy"
+            assert (x @ x).numpy().tolist() == [[7, 10], [15, 22]]
+            with pytest.raises(UnsupportedError, match="erf"):
+                tv.ops.erf(x).numpy()
+    finally:
+        backends.find.cache_clear()
+        backends.names.cache_clear()
 
 
 def modules_with_examples():

@@ -11,10 +11,13 @@ import device_targets
 import numpy as np
 import pytest
 
+from devices import EXTRA
 from trivet import dtypes, graph, ops
 from trivet.errors import DeviceUnavailable, InputError
 from trivet.graph import Dim, Graph
 
+if "xla-cpu" not in EXTRA:
+    pytest.skip("compiles for minutes: make test-accel", allow_module_level=True)
 pytest.importorskip("jax", reason="JAX is not installed: make test-accel")
 pytest.importorskip("flatbuffers", reason="flatbuffers is not installed: make test-accel")
 

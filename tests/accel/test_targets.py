@@ -6,6 +6,10 @@ import device_targets
 import numpy as np
 import pytest
 
+from devices import EXTRA
+
+if "xla-cpu" not in EXTRA:
+    pytest.skip("compiles for minutes: make test-accel", allow_module_level=True)
 pytest.importorskip("jax", reason="JAX is not installed: make test-accel")
 pytest.importorskip("flatbuffers", reason="flatbuffers is not installed: make test-accel")
 

@@ -3,8 +3,8 @@
 "data:4,model:2" is a mesh of eight devices. Tokens are divided four ways along "data", matrices two ways
 along "model", as Megatron divides them: a layer's first matrices by their rows, so that each device has some
 of the heads or of the hidden units, and those that lead back (`SUMMED`) by their columns. XLA derives
-the rest and adds up across devices, so a model is written as for one device. What an axis does not divide evenly
-stands whole on each of its devices.
+the rest and adds up across devices, so a model is written as for one device. What an axis does not divide
+evenly stands whole on each of its devices.
 """
 
 from __future__ import annotations

@@ -79,6 +79,16 @@ def test_a_program_runs_in_any_thread(fused):
     )
 
 
+@needs_mlx
+def test_the_same_long_sum_may_stand_in_a_compiled_program_twice():
+    x = graph.input("x", (3, 1000), f32)
+    both = {name: ops.sum(ops.exp(x), axis=1) for name in ("a", "b")}
+    given = {"x": np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32)}
+    got, want = (b.compile(Graph(both)).run(given) for b in (MlxBackend(fused=True), NUMPY))
+    for name, sums in want.items():
+        np.testing.assert_allclose(HERE.to_numpy(got[name]), sums, rtol=2e-6)
+
+
 # --- arrays --------------------------------------------------------------------------------------
 
 

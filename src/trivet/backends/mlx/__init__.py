@@ -73,6 +73,7 @@ class MlxBackend(Backend):
 
     def _finder(self, weights: Weights | None) -> Any:
         """Weights as MLX's arrays. Programs whose weights one object's method finds share them."""
+        from trivet.backends.mlx.affine import arranged
         from trivet.backends.mlx.types import put
 
         owner = weights.__self__ if isinstance(weights, MethodType) else None
@@ -88,7 +89,7 @@ class MlxBackend(Backend):
                     array = nf4.opened(array.reshape(-1), node.dtype)
                 if node.dtype.is_packed:
                     array = array.reshape(*(n for n in node.shape[:-1] if isinstance(n, int)), -1)
-                kept[name] = put(array, node.dtype)
+                kept[name] = arranged(array, node.dtype) or put(array, node.dtype)
             return kept[name]
 
         return find

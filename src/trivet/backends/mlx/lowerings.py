@@ -81,7 +81,8 @@ def _sum(x: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
     for axis in axes if x.size else ():
         while x.shape[axis] > _RUN:
             before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-            runs, rest = mx.split(x, [n // _RUN * _RUN], axis)
+            whole = n // _RUN * _RUN  # no mx.split: mx.compile fails where it stands in the same sum twice
+            runs, rest = (x[(*[slice(None)] * axis, s)] for s in (slice(whole), slice(whole, n)))
             runs = runs.reshape((*before, n // _RUN, _RUN, *after)).sum(axis + 1)
             x = mx.concatenate([runs, rest.sum(axis, keepdims=True)], axis) if n % _RUN else runs
     return mx.sum(x, axes, keepdims=keepdims)

@@ -1,7 +1,8 @@
 """The rows around matrix products. They take their operands as they are stored.
 
 Two of one 16-bit type are multiplied as they are: MLX sums in float32 and rounds once. Others meet in
-float32, but beside bf16 a weight is bf16. Packed weights are decoded on the way in.
+float32, but beside bf16 a weight is bf16. MLX multiplies some packed weights itself (`affine.py`); the others
+are decoded on the way in.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from trivet.backends.mlx import attention, indexing
+from trivet.backends.mlx.affine import product, values
 from trivet.backends.mlx.lowerings import LOWERINGS, cross_entropy, dlogits
 from trivet.backends.mlx.packed import decoded
 from trivet.graph import Spec
@@ -51,24 +53,30 @@ def _addmm(c: Any, a: Any, b: Any, alpha: float, beta: float, **transposed: bool
 
 def _met(x: Any, w: Any) -> tuple[Any, Any]:
     """x and a weight in the type in which they are multiplied."""
-    if x.dtype == w.dtype:
+    if isinstance(w, tuple) or x.dtype == w.dtype:
         return x, w
     kind = x.dtype if x.dtype == mx.bfloat16 else mx.float32
     return x.astype(kind), w.astype(kind)
 
 
+def _wide(w: Any) -> Any:
+    """A weight in float32, or as MLX multiplies it."""
+    return w if isinstance(w, tuple) else _f32(w)
+
+
 def _linear(x: Any, w: Any, *bias: Any) -> Any:
     rows, w = _met(_flat(x), w)
-    if bias and rows.size and w.size:
-        y = mx.addmm(bias[0].astype(rows.dtype), rows, w.T)
+    if bias and not isinstance(w, tuple) and rows.size and w.size:
+        y = mx.addmm(bias[0].astype(rows.dtype), rows, w.T)  # rounded once
     else:
-        y = rows @ w.T + (bias[0] if bias else 0)
-    return y.reshape(*x.shape[:-1], w.shape[0])
+        y = product(rows, w, True) + (bias[0] if bias else 0)
+    return y.reshape(*x.shape[:-1], y.shape[1])
 
 
 def _linear_input_grad(g: Any, w: Any) -> Any:
     rows, w = _met(_flat(g), w)
-    return (rows @ w).reshape(*g.shape[:-1], w.shape[1])
+    dx = product(rows, w, False)
+    return dx.reshape(*g.shape[:-1], dx.shape[1])
 
 
 # --- logits a piece at a time --------------------------------------------------------------------
@@ -79,9 +87,9 @@ def _pieces(n: int) -> list[slice]:
 
 
 def _linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int) -> tuple[Any, Any]:
-    losses, lses, w = [mx.zeros((0,))], [mx.zeros((0,))], _f32(w)
+    losses, lses, w = [mx.zeros((0,))], [mx.zeros((0,))], _wide(w)
     for cut in _pieces(len(x)):
-        logits = _f32(x[cut]) @ w.T
+        logits = product(_f32(x[cut]), w, True)
         losses.append(cross_entropy(logits, targets[cut], ignore_index))
         lses.append(LOWERINGS["logsumexp"](logits, (1,), False))
     return mx.concatenate(losses), mx.concatenate(lses)
@@ -90,12 +98,12 @@ def _linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int) -> tu
 def _linear_cross_entropy_backward(
     g: Any, x: Any, w: Any, targets: Any, lse: Any, ignore_index: int, weight_grad: bool
 ) -> tuple[Any, ...]:
-    w = _f32(w)
-    dw, dxs = mx.zeros(w.shape), [mx.zeros((0, x.shape[1]))]
+    w = _wide(w)
+    dw, dxs = mx.zeros(w.shape) if weight_grad else None, [mx.zeros((0, x.shape[1]))]
     for cut in _pieces(len(x)):
         rows = _f32(x[cut])
-        d = dlogits(g[cut], rows @ w.T, targets[cut], lse[cut], ignore_index)
-        dxs.append(d @ w)
+        d = dlogits(g[cut], product(rows, w, True), targets[cut], lse[cut], ignore_index)
+        dxs.append(product(d, w, False))
         if weight_grad:
             dw = dw + d.T @ rows
     dx = mx.concatenate(dxs)
@@ -117,13 +125,29 @@ def _sizes(spec: Spec) -> tuple[int, ...]:
 
 
 def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
-    """The inputs of a row, packed ones decoded. Of an embedding only the rows that are taken."""
+    """The inputs of a row, packed ones decoded if it cannot use them; of an embedding only the rows that are
+    taken."""
+
+    def opened(x: Any, spec: Spec) -> Any:
+        if isinstance(x, tuple):
+            return x if row in _TAKE_ARRANGED else values(x)
+        return decoded(x, spec.dtype, _sizes(spec)) if spec.dtype.is_packed else x
+
     if row == "embedding" and specs[1].dtype.is_packed:
-        (ids, table), width = inputs, _sizes(specs[1])[1]
-        taken = decoded(indexing.take(table, ids), specs[1].dtype, (*ids.shape, width))
-        good = indexing.inside(ids, len(table)).reshape(*ids.shape, 1)
-        rows = mx.where(good, taken, math.nan).reshape(-1, width)
-        return [mx.arange(ids.size).reshape(ids.shape), rows]
-    return [
-        decoded(x, s.dtype, _sizes(s)) if s.dtype.is_packed else x for x, s in zip(inputs, specs, strict=True)
-    ]
+        return _taken(inputs[0], inputs[1], specs[1])
+    return list(map(opened, inputs, specs))
+
+
+_TAKE_ARRANGED = {
+    "linear", "linear_input_grad", "linear_cross_entropy", "linear_cross_entropy_backward",
+}  # fmt: skip
+
+
+def _taken(ids: Any, table: Any, spec: Spec) -> list[Any]:
+    """(where a row stands in what is taken, what is taken)."""
+    at, width = mx.arange(ids.size).reshape(ids.shape), _sizes(spec)[1]
+    if isinstance(table, tuple):
+        return [at, values(tuple(_flat(indexing.take(x, ids)) for x in table))]
+    taken = decoded(indexing.take(table, ids), spec.dtype, (*ids.shape, width))
+    good = indexing.inside(ids, len(table)).reshape(*ids.shape, 1)
+    return [at, mx.where(good, taken, math.nan).reshape(ids.size, width)]

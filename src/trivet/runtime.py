@@ -125,7 +125,7 @@ def put(array: Any, dtype: DType, device: str | None = None) -> Node:
     """A NumPy array in storage form (bf16 as uint16 bits) copied to a device: a buffer node."""
     name = resolve(device)
     made = backend(name).from_numpy(array, dtype)
-    if isinstance(made, np.ndarray) and np.may_share_memory(made, array):
+    if made is array or (isinstance(made, np.ndarray) and np.may_share_memory(made, array)):
         made = made.copy()  # values never change, whatever becomes of the caller's array
     return graph.buffer(made, np.shape(array), dtype, name)
 
@@ -193,7 +193,7 @@ def _place(nodes: Sequence[Node], device: str | None) -> str:
 
 def _compute(nodes: Sequence[Node], device: str) -> list[Any]:
     """The nodes' values as arrays of the device's backend."""
-    names: dict[int, str] = {}
+    inputs: dict[tuple[int, Any], Node] = {}
     given: dict[str, Any] = {}
     leaves: dict[Node, Node] = {}
     for node in _known_or_leaves(nodes):
@@ -202,9 +202,9 @@ def _compute(nodes: Sequence[Node], device: str) -> list[Any]:
             continue
         if value is None:
             raise InputError(f"[eval] {node} has no value; compile the graph and run it with one")
-        name = names.setdefault(id(value), f"v{len(names)}")
-        given[name] = value
-        leaves[node] = graph.input(name, node.shape, node.dtype)
+        made = graph.input(f"v{len(inputs)}", node.shape, node.dtype)
+        leaves[node] = inputs.setdefault((id(value), node.spec), made)  # one value is one input
+        given[leaves[node].attrs["name"]] = value
     outputs = rewrite(nodes, rebuilt, known=leaves)
     program = backend(device).compile(Graph({str(i): n for i, n in enumerate(outputs)}))
     results = program.run(given)

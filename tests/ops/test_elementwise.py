@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trivet import dtypes, graph, ops
-from trivet.errors import DTypeError, ShapeError
+from trivet.errors import DTypeError, InputError, ShapeError
 from trivet.graph import Dim
 
 
@@ -86,3 +86,8 @@ def test_every_public_function_is_documented_and_exported_in_order():
     assert list(ops.__all__) == sorted(ops.__all__)
     for name in ops.__all__:
         assert getattr(ops, name).__doc__, name
+
+
+def test_a_logical_row_counts_its_arguments():
+    with pytest.raises(InputError, match=r"\[logical_and\] 0 arguments, wanted 2"):
+        ops.logical_and()

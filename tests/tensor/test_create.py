@@ -45,6 +45,18 @@ def test_fills(device):
     assert tv.zeros(3, device=device).device == device
 
 
+@pytest.mark.parametrize(("value", "dtype"), [(2**70, "i32"), (300, "u8"), (-1, "u8"), (float("nan"), "i64")])
+def test_a_fill_that_does_not_fit_is_refused(value, dtype):
+    with pytest.raises(InputError, match=rf"\[full\] .* does not fit {dtype}"):
+        tv.full((2,), value, dtype=dtype)
+
+
+def test_two_of_one_empty_array(device):
+    empty = np.zeros((0,), np.float32)
+    a, b = (tv.asarray(empty, device=device) for _ in range(2))
+    assert (a + b).numpy().shape == (0,)
+
+
 @pytest.mark.parametrize("arguments", [(3,), (1, 4), (5, 0, -2), (0.0,), (0, 1, 0.25), (2, 2)])
 def test_arange_is_numpys(device, arguments):
     made = tv.arange(*arguments, device=device)

@@ -14,7 +14,7 @@ import numpy as np
 
 from trivet import dtypes
 from trivet.dtypes import DType, f32
-from trivet.errors import DTypeError
+from trivet.errors import DTypeError, InputError
 from trivet.graph import Node, Shape, Spec
 from trivet.ops.rules import (
     ARITHMETIC,
@@ -351,7 +351,13 @@ def _logical(name: str, doc: str, count: int) -> Function:
         tolerance={dtypes.bool_: 0.0},
         doc=doc,
     )
-    return _named(name, doc, lambda *args: row(*args))
+
+    def function(*args: Any) -> Any:
+        if len(args) != count:
+            raise InputError(f"[{name}] {len(args)} arguments, wanted {count}")
+        return row(*args)
+
+    return _named(name, doc, function)
 
 
 logical_and: Function = _logical("logical_and", "a and b, of bools.", 2)

@@ -58,6 +58,10 @@ def from_dlpack(source: Any, device: str | None = None) -> Tensor:
 
 
 def _scalar(value: float | int | bool, dtype: DType, device: str | None) -> Node:
+    if dtype.kind == "int":
+        limits = np.iinfo(graph.to_numpy(dtype))
+        if not limits.min <= value <= limits.max:
+            raise InputError(f"[full] {value} does not fit {dtype}, {limits.min} to {limits.max}")
     node = graph.constant(value, dtype)
     return runtime.put(node.value, dtype, device)
 

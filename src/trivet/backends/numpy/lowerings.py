@@ -148,7 +148,8 @@ def _causal_softmax(x: Any) -> Any:
 
 
 def _log_softmax(x: Any, axis: int) -> Any:
-    return x - _logsumexp(x, (axis,), True)
+    low = x - np.max(x, axis, keepdims=True, initial=-np.inf)  # of two huge numbers the difference stays
+    return low - np.log(np.exp(low).sum(axis, keepdims=True))
 
 
 def _rms(x: Any, eps: float) -> Any:

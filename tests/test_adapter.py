@@ -141,6 +141,19 @@ def test_every_format_there_and_back(base, tmp_path, settings, format):
         assert found.sha256 == made.sha256
 
 
+@pytest.mark.parametrize("format", ["peft", "mlx", "gguf"])
+def test_a_base_that_does_not_count_its_key_heads(tmp_path, format):
+    """They are as many as the heads then."""
+    weights = tiny_model.tensors()
+    wide = {n: np.concatenate([w, w]) for n, w in weights.items() if n.split(".")[-2] in ("attn_k", "attn_v")}
+    path = tiny_model.write(tmp_path / "m.gguf", {"llama.attention.head_count_kv": None}, wide)
+    made = tiny_adapter.make(open_checkpoint(path))
+    again = Adapter.open(made.save(tmp_path / "a", format), path)
+    assert {w: p.b.tobytes() for w, p in again.pairs.items()} == {
+        w: p.b.tobytes() for w, p in made.pairs.items()
+    }
+
+
 def test_unlike_scales_in_formats_with_one(base, tmp_path):
     """What one alpha or scale cannot say goes into B."""
     folder = tiny_adapter.make(base).save(tmp_path / "a")

@@ -10,7 +10,7 @@ import tiny_model
 import trivet as tv
 from trivet.blocks import quantize
 from trivet.dtypes import BY_NAME, q6_k
-from trivet.errors import FileError, InputError, NonFiniteError, UnsupportedError
+from trivet.errors import FileError, InputError, ModelError, NonFiniteError, UnsupportedError
 from trivet.export import export
 from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf
 from trivet.formats.safetensors import SafetensorsFile
@@ -266,6 +266,27 @@ def test_refused(plain, base, tmp_path):
     with pytest.raises(NonFiniteError, match=r"beyond f16; give type f32 or bf16"):
         tv.merge(plain, (adapter, 1e6), tmp_path / "o.gguf", type="f16")
     assert not (tmp_path / "o.gguf").exists()
+
+
+BAD_HEADS = [np.uint32(0), np.uint32(2**32 - 1), "4", np.float32(4), [4, 4], True]
+
+
+@pytest.mark.parametrize("key", ["head_count", "head_count_kv"])
+@pytest.mark.parametrize("heads", BAD_HEADS, ids=repr)
+@pytest.mark.parametrize("to", ["o.gguf", "folder"])
+def test_a_base_must_be_a_model(plain, tmp_path, key, heads, to):
+    folder = tiny_adapter.make(open_checkpoint(plain)).save(tmp_path / "a")
+    bad = tiny_model.write(tmp_path / "bad.gguf", {f"llama.attention.{key}": heads})
+    with pytest.raises(ModelError, match=f"{key} is"):
+        tv.merge(bad, folder, tmp_path / to)
+    assert not (tmp_path / to).exists()
+
+
+def test_a_base_without_head_count(plain, tmp_path):
+    folder = tiny_adapter.make(open_checkpoint(plain)).save(tmp_path / "a")
+    bad = tiny_model.write(tmp_path / "bad.gguf", {"llama.attention.head_count": None})
+    with pytest.raises(ModelError, match="head_count is missing"):
+        tv.merge(bad, folder, tmp_path / "o.gguf")
 
 
 def test_another_base_is_told(plain, base, tmp_path):

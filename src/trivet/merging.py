@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import cards, dtypes, merged_folder
+from trivet import cards, dtypes, merged_folder, models
 from trivet.adapter import Adapters, Scaled, called, gathered, stacked
 from trivet.blocks import dequantize, quantize
 from trivet.dtypes import DType, f16
@@ -126,6 +126,7 @@ def merge(
     if not str(out):
         raise InputError("[merge] the file to write has an empty name")
     base = open_checkpoint(resolve(model))
+    models.build(base)  # so that what is merged into is a model
     adapters = gathered(adapter, base)
     if not adapters:
         raise InputError("[merge] there is no adapter to merge")

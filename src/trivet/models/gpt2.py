@@ -257,5 +257,5 @@ def hf_config(metadata: Mapping[str, Any], vocab: int, tied: bool) -> dict[str, 
     }
     for key in ("bos_token_id", "eos_token_id"):
         if f"tokenizer.ggml.{key}" in metadata:
-            config[key] = int(metadata[f"tokenizer.ggml.{key}"])
+            config[key] = int(number(metadata, f"tokenizer.ggml.{key}", least=0))
     return config

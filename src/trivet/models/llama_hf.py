@@ -130,7 +130,11 @@ def hf_arrange(name: str, array: npt.NDArray[Any], metadata: Mapping[str, Any]) 
     match = re.fullmatch(r"blk\.\d+\.attn_([qk])\.(weight|bias)", name)
     if match is None:
         return array
-    heads = metadata["llama.attention.head_count" if match[1] == "q" else "llama.attention.head_count_kv"]
+    heads = positive(metadata, "llama.attention.head_count")
+    if match[1] == "k":
+        heads = positive(metadata, "llama.attention.head_count_kv", heads)
+    if array.shape[0] % (2 * heads):
+        raise ModelError(f"[load] tensor {name} has {array.shape[0]} rows; wanted pairs for {heads} heads")
     halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
 
@@ -170,7 +174,7 @@ def hf_config(metadata: Mapping[str, Any], vocab: int, tied: bool) -> dict[str, 
         config["rope_scaling"] = scaling | {"rope_theta": theta}
     for key in ("bos_token_id", "eos_token_id"):
         if f"tokenizer.ggml.{key}" in metadata:
-            config[key] = int(metadata[f"tokenizer.ggml.{key}"])
+            config[key] = int(number(metadata, f"tokenizer.ggml.{key}", least=0))
     return config
 
 

@@ -32,12 +32,14 @@ MODULES = {
     "ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj", "attn_qkv": "c_attn",
 }  # fmt: skip
 MOST_RANK = 4096
+EMBEDDING = "token_embd.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Lora:
     """What to adapt and how. `targets` are module names ("attn_q", or Hugging Face's "q_proj") or patterns
-    over whole tensor names ("blk.[0-9].ffn_*"); "all" is every matrix of the blocks."""
+    over whole tensor names ("blk.[0-9].ffn_*"); "all" is every matrix of the blocks. The embedding is not
+    taken, even where it is the output's matrix, too."""
 
     rank: int = 16
     alpha: float = 32.0
@@ -65,6 +67,8 @@ class Lora:
 
 
 def _matches(name: str, target: str) -> bool:
+    if name == EMBEDDING:
+        return False
     module = name.removesuffix(".weight").rpartition(".")[2]
     if target == "all":
         return name.startswith("blk.") and module in MODULES
@@ -115,8 +119,8 @@ def adapt(
     made.outputs = rewrite(outputs, rule)
     if unused:
         raise InputError(
-            f"[lora] no linear layer matches {', '.join(sorted(unused))}; known names: all,"
-            f" {', '.join(MODULES)}, or a pattern such as blk.*.attn_q"
+            f"[lora] no linear layer matches {', '.join(sorted(unused))} (the embedding is not adapted);"
+            f" known names: all, {', '.join(MODULES)}, or a pattern such as blk.*.attn_q"
         )
     return made
 

@@ -91,6 +91,27 @@ def test_a_packed_file_again(base, tmp_path):
     assert 0 < worst["f16"] < 1e-3 < worst["q8_0"] < 0.02 < worst["q4_1"] < worst["q4_0"] < 0.2
 
 
+@pytest.mark.parametrize("zero", ["scale", "b"])
+def test_no_change_is_copied_byte_for_byte(tmp_path, zero):
+    """Packing again would not give the bytes that were there: these are of another packer."""
+    base = packed(tmp_path / "m.gguf", attn_q="q4_1", attn_k="q4_0", ffn_up="f16")
+    file = GGUFFile.open(base)
+    tensors = {n: TensorSource(t.dtype, t.shape, file.data(n).copy()) for n, t in file.tensors.items()}
+    blocks = tensors["blk.0.attn_v.weight"].data.reshape(-1, 34)  # q8_0: a scale in f16, 32 bytes
+    blocks[:, 2:] = np.clip(blocks[:, 2:].view(np.int8), -90, 90).view(np.uint8)
+    write_gguf(base, {key: file.encoded(key) for key in file.metadata}, tensors)
+    checkpoint = open_checkpoint(base)
+    adapter = tiny_adapter.make(checkpoint)
+    if zero == "b":
+        for pair in adapter.pairs.values():
+            pair.b[:] = 0
+    done = tv.merge(base, (adapter, 0.0 if zero == "scale" else 1.0), tmp_path / "o.gguf")
+    before, after = GGUFFile.open(base), GGUFFile.open(tmp_path / "o.gguf")
+    for name in before.tensors:
+        assert np.array_equal(before.data(name), after.data(name)), name
+    assert (done.changed, done.copied, done.error, done.kept) == ([], len(before.tensors), 0.0, 1.0)
+
+
 def test_metadata_and_lineage(base, tmp_path):
     checkpoint = open_checkpoint(base)
     adapter = tiny_adapter.make(checkpoint)

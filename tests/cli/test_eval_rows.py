@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import tiny_model
@@ -16,14 +17,16 @@ def files(tmp_path_factory):
     tiny_model.write(made / "m.gguf")
     tuning.rows(made / "d.jsonl", 20)
     tuning.rows(made / "h.jsonl", 5, 100)
+    norm = np.full(tiny_model.WIDTH, np.nan, np.float32)
+    tiny_model.write(made / "nan.gguf", weights={"output_norm.weight": norm})
     (made / "empty.jsonl").write_text("")
     (made / "bad.jsonl").write_text("nope\n")
     (made / "c.jsonl").write_text('{"prompt": "a", "choices": ["b", "c"], "answer": 0}\n')
     return made
 
 
-def trivet(files, *args):
-    command = [sys.executable, "-m", "trivet.cli.main", "eval", str(files / "m.gguf"), *args]
+def trivet(files, *args, model="m.gguf"):
+    command = [sys.executable, "-m", "trivet.cli.main", "eval", str(files / model), *args]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -55,6 +58,14 @@ def test_a_table(files):
         (("--data", "{}/bad.jsonl"), "line 1: invalid JSON"),
         (("--data", "{}/bad.jsonl", "--task", "choice"), "line 1: invalid JSON"),
         (("--data", "{}/empty.jsonl", "--task", "exact", "--json"), "has no rows"),
+        (("--data", "{}/d.jsonl", "--kv", "q8_0"), "--kv is q8_0, which --task loss has no use for"),
+        (("--data", "{}/c.jsonl", "--task", "choice", "--kv", "q8_0"), "which --task choice has no use for"),
+        (("--data", "{}/d.jsonl", "--window", "8"), "--window is 8, which --task loss has no use for"),
+        (
+            ("--data", "{}/d.jsonl", "--max-tokens", "8"),
+            "--max-tokens is 8, which --task loss has no use for",
+        ),
+        (("--text", "{}/d.jsonl", "--task", "exact"), "--task is exact, which --text has no use for"),
     ],
 )
 def test_wrong_input_is_one_line_and_code_2(files, args, said):
@@ -62,4 +73,13 @@ def test_wrong_input_is_one_line_and_code_2(files, args, said):
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("data", "task"), [("d.jsonl", "loss"), ("c.jsonl", "choice"), ("d.jsonl", "exact")])
+def test_a_broken_model_has_no_result(files, data, task):
+    done = trivet(files, "--data", f"{files}/{data}", "--task", task, "--json", model="nan.gguf")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    assert ("the logit of token 0 is nan" if task == "exact" else "a loss is infinity or NaN") in done.stderr
     assert done.stderr.count("\n") == 1

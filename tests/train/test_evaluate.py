@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -107,3 +108,6 @@ def test_bad_questions(model, tmp_path):
     long = write(path, {"prompt": "x" * 300, "choices": ["a", "b"], "answer": 0})
     with pytest.raises(InputError, match="301 tokens; the context is 128"):
         evaluate.choice(model, long)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="pipe is not a regular file"):
+        evaluate.choice(model, tmp_path / "pipe")

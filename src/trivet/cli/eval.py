@@ -35,15 +35,17 @@ def eval(
         list[str] | None, typer.Option(help="Rows as for finetune: FILE, or NAME=FILE. Repeatable.")
     ] = None,
     task: Annotated[
-        str, typer.Option(help="Of rows: loss, exact (the answer itself) or choice (the likeliest).")
-    ] = "loss",
+        str | None, typer.Option(help="Of rows: loss, exact (the answer itself) or choice. [loss]")
+    ] = None,
     window: Annotated[
         int, typer.Option(min=0, help="Of a text: tokens per window; 0 is one window over all.")
     ] = 0,
     stride: Annotated[
         int, typer.Option(min=0, help="Tokens between windows; 0 is one less than a window.")
     ] = 0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an exact answer.")] = 256,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of an exact answer. [256]")
+    ] = None,
     adapter: AdapterOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -52,15 +54,25 @@ def eval(
 ) -> None:
     if (text is None) == (not data):
         raise InputError("[eval] wanted --text FILE, or --data FILE")
-    if task not in TASKS:
+    if task not in (None, *TASKS):
         raise InputError(f"[eval] --task is {task!r}; known: {', '.join(TASKS)}")
+    what = "--text" if text is not None else f"--task {task or 'loss'}"
+    for name, value, users in (
+        ("task", task, ("--task loss", "--task exact", "--task choice")),
+        ("window", window, ("--text",)),
+        ("stride", stride, ("--text",)),
+        ("max-tokens", max_tokens, ("--task exact",)),
+        ("kv", kv, ("--text", "--task exact")),
+    ):
+        if value and what not in users:
+            raise InputError(f"[eval] --{name} is {value}, which {what} has no use for")
     from trivet.generate.model import load
 
     m = load(model, device, threads=threads, kv=kv, adapter=scaled(adapter))
     if text is not None:
         _text(m, text, window, stride, as_json)
     else:
-        _rows(m, _named(data or []), task, max_tokens, as_json)
+        _rows(m, _named(data or []), task or "loss", max_tokens or 256, as_json)
 
 
 def _text(m: Any, text: Path, window: int, stride: int, as_json: bool) -> None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from trivet import runtime
 from trivet.backends.base import bucket
-from trivet.errors import FileError, InputError
+from trivet.errors import FileError, InputError, NonFiniteError
 from trivet.generate.adapted import adapted
 from trivet.generate.model import Model
 from trivet.graph import Graph
@@ -66,7 +66,7 @@ class Answers:
 
 
 class Measure:
-    """The losses of batches by a model as it is, its adapters in use included."""
+    """The losses of batches by a model as it is, its adapters in use included. Raises NonFiniteError."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -87,8 +87,14 @@ class Measure:
         count = len(batch.ids)
         if self.backend.compiles_per_size:
             batch = batch.padded(bucket(count))
-        out = self.backend.to_numpy(self.program.run(batch.arrays())["losses"])
-        return np.asarray(out[:count], np.float64)
+        out = np.asarray(
+            self.backend.to_numpy(self.program.run(batch.arrays())["losses"])[:count], np.float64
+        )
+        if not np.isfinite(out).all():
+            raise NonFiniteError(
+                "[eval] a loss is infinity or NaN: weights of the model, or of its adapter, are broken"
+            )
+        return out
 
 
 def loss(model: Model, data: Dataset, advance: Advance = lambda _: None) -> Loss:
@@ -167,6 +173,8 @@ def _some(found: Answers, path: Path) -> Answers:
 
 def _questions(path: Path) -> Iterator[tuple[int, str, list[str], int]]:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise FileError(f"[eval] {path} is not a regular file")
         lines = path.read_text("utf-8-sig").split("\n")  # splitlines would split within JSON strings
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"[eval] {path}: {getattr(error, 'strerror', None) or error}") from None

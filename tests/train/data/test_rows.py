@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 
 import pytest
 
@@ -43,6 +44,9 @@ def test_columns(tmp_path):
     found = read(tmp_path, {"question": "a", "answer": "b"}, {"question": "a"}, columns=columns)
     assert found[0] == Row(1, "completion", {"prompt": "a", "completion": "b"})
     assert found[1] == Refused(2, "no column 'answer', which stands for 'completion'")
+    for row in ({"prompt": "a", "completion": "b"}, {"text": "a"}, CHAT):
+        (only,) = read(tmp_path, row, columns={"prompt": "q"})
+        assert only == Refused(1, "no column 'q', which stands for 'prompt'")
     with pytest.raises(InputError, match="columns name 'question'"):
         RowFile(tmp_path / "x", columns={"question": "prompt"})
     with pytest.raises(InputError, match="format 'csv'"):
@@ -158,6 +162,13 @@ def test_files_that_cannot_be_read(tmp_path):
     ):
         with pytest.raises(FileError, match=reason):
             list(RowFile(tmp_path / name))
+
+
+def test_what_may_have_no_end_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for path in (tmp_path / "pipe.jsonl", "/dev/zero"):
+        with pytest.raises(FileError, match="is not a regular file"):
+            list(RowFile(path))
 
 
 def test_the_file_s_hash(tmp_path):

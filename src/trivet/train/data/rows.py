@@ -30,6 +30,7 @@ FORMATS = {
     "instruction": (("instruction", "output"), ("input",)),
     "text": (("text",), ()),
 }
+REQUIRED = {name for required, _ in FORMATS.values() for name in required}
 PLAIN = "plain"  # a plain text file
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_LINE = 64 << 20  # bytes of one line
@@ -89,6 +90,10 @@ class RowFile:
     def __iter__(self) -> Iterator[Row | Refused]:
         """Rows in order. Raises FileError if the file cannot be read."""
         try:
+            if (
+                self.path.exists() and not self.path.is_file() and not self.path.is_dir()
+            ):  # a pipe or a device may have no end
+                raise FileError(f"[data] {self.path} is not a regular file")
             with self.path.open("rb") as file:
                 self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 file.seek(0)
@@ -122,8 +127,9 @@ class RowFile:
                 yield Refused(number, str(bad))
 
     def _row(self, line: int, raw: Mapping[str, Any], format: str | None) -> Row:
+        wanted = FORMATS[format][0] if format is not None else REQUIRED
         for name, column in self.columns.items():
-            if column not in raw and format is not None and name in FORMATS[format][0]:
+            if column not in raw and name in wanted:
                 raise _Bad(f"no column {column!r}, which stands for {name!r}")
         renamed = {name: raw[column] for name, column in self.columns.items() if column in raw}
         found = {**raw, **renamed}

@@ -23,7 +23,7 @@ def _within(what: str, value: float, low: float, high: float, *, open_low: bool 
     fits = (low < value if open_low else low <= value) and value <= high
     if isinstance(value, bool) or not isinstance(value, int | float) or not fits:
         raise InputError(
-            f"[optim] {what} is {value!r}; wanted {low:g} {'<' if open_low else '<='} x <= {high:g}"
+            f"[optim] {what} is {value!r}; wanted {low:g} {'<' if open_low else '<='} x <= {high:.9g}"
         )
 
 

@@ -46,6 +46,8 @@ WRONG = [
     ({"out": "a\0b"}, "zero byte"),
     ({"out": ""}, "out is empty"),
     ({"clip": math.inf}, "clip is inf"),
+    ({"beta1": 1.0}, "beta1 is 1.0; wanted 0 <= x <= 0.9999999"),
+    ({"clip": -1}, "clip is -1.0; wanted 0 <= x <= 1e+18"),
 ]
 
 

@@ -310,6 +310,16 @@ def test_a_base_without_head_count(plain, tmp_path):
         tv.merge(bad, folder, tmp_path / "o.gguf")
 
 
+def test_a_folder_with_what_a_killed_merge_left_is_empty(plain, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(plain))
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / ".model.safetensors.0123456789ab.partial").write_bytes(b"half")
+    (tmp_path / ".o.gguf.0123456789ab.partial").write_bytes(b"half")
+    tv.merge(plain, adapter, tmp_path / "f")
+    tv.merge(plain, adapter, tmp_path / "o.gguf")
+    assert not list(tmp_path.rglob("*.partial"))
+
+
 def test_another_base_is_told(plain, base, tmp_path):
     folder = tiny_adapter.make(open_checkpoint(plain)).save(tmp_path / "a")
     assert tv.merge(plain, folder, tmp_path / "one.gguf").notes == []

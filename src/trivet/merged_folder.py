@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trivet import graph, models
 from trivet.adapter import in_order
 from trivet.errors import FileError, InputError, UnsupportedError
-from trivet.formats.common import written_aside
+from trivet.formats.common import sweep, written_aside
 from trivet.formats.gguf import TensorSource
 from trivet.formats.safetensors_save import write_safetensors
 from trivet.models.checkpoint import Checkpoint, transposed
@@ -46,6 +46,7 @@ def write(
     config = _config(module, base, tensors)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
         if any(folder.iterdir()):
             raise InputError(f"[merge] {folder} is not empty; write somewhere else")
     except OSError as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import mmap
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -78,17 +80,63 @@ def map_file(path: Path, call: str) -> mmap.mmap | bytes:
 def written_aside(path: Path, call: str) -> Iterator[BinaryIO]:
     """A file that becomes `path` when the block ends, whole and synced, or, on any error, never existed."""
     path = Path(os.path.realpath(path))  # a link stays, and what it points to is written
-    if not path.name or (path.exists() and not path.is_file()):  # renaming over a device would remove it
+    if not path.name or (
+        os.path.exists(path) and not path.is_file()
+    ):  # renaming over a device would remove it
         raise FileError(f"[{call}] {path}: is a folder, or not a regular file")
-    aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.partial")
+    sweep(path.parent, path.name)
+    aside = None
     try:
-        with aside.open("xb") as file:
+        aside, file = _aside(path)
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+            aside.replace(path)
     except OSError as error:
         raise FileError(f"[{call}] {path}: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(OSError):
+        if aside is not None:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+
+
+#: a file being written aside: its name, and a number that tells writers apart
+_PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{12}\.partial", re.ASCII | re.DOTALL)
+
+
+def _aside(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `path`, locked, so that others see its writer is alive."""
+    while True:
+        aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.partial")
+        file = aside.open("xb")
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:  # else it was swept before it was locked
+                return aside, file
+        except BaseException:
             aside.unlink(missing_ok=True)
+            file.close()
+            raise
+        file.close()
+
+
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Removes what processes that were killed left of a file written aside in a folder, or of any file."""
+    with contextlib.suppress(OSError):  # what matters will be said when the file is written
+        for left in os.listdir(folder):
+            match = _PARTIAL.fullmatch(left)
+            if match and name in (None, match[1]):
+                _remove_left(folder / left)
+
+
+def _remove_left(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its writer lives
+                path.unlink()
+        finally:
+            os.close(handle)

@@ -16,6 +16,7 @@ from trivet.train import log
 NAME = "loss.svg"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 400, 64, 40, 20, 48
 SMOOTHING = 0.9
+MOST_LOSS, LEAST_TOP = 1e30, 1e-30  # of what is drawn
 
 Points = list[tuple[float, float]]
 
@@ -63,8 +64,14 @@ def _points(lines: Sequence[dict[str, Any]], event: str) -> Points:
     return [
         (x["step"], x["loss"])
         for x in lines
-        if x["event"] == event and "step" in x and isinstance(x.get("loss"), float) and not x.get("skipped")
+        if x["event"] == event and not x.get("skipped") and _drawable(x.get("step"), x.get("loss"))
     ]
+
+
+def _drawable(step: Any, loss: Any) -> bool:
+    """Whether a run could have had them: the log is a file that anyone may have changed."""
+    numbers = type(step) is int and type(loss) is float
+    return numbers and 0 < step < 2**53 and 0 <= loss < MOST_LOSS
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -81,7 +88,8 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def _svg(steps: Points, smooth: Points, held: Points) -> str:
-    last, top = max(x for x, _ in steps), max(y for _, y in [*steps, *held]) or 1.0
+    last, top = max(x for x, _ in steps), max(y for _, y in [*steps, *held])
+    top = top if top > LEAST_TOP else 1.0
     inner = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
 
     def at(x: float, y: float) -> tuple[float, float]:

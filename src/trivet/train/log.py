@@ -23,6 +23,7 @@ from trivet.errors import FileError
 from trivet.train.events import Event, Stepped, Watch
 
 NAME = "log.jsonl"
+ASIDE = f".{NAME}.partial"
 
 
 @contextmanager
@@ -94,10 +95,16 @@ def read(folder: Path) -> list[dict[str, Any]]:
     found = []
     for line in _content(folder / NAME).splitlines():
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(line)
+            value = json.loads(line, parse_float=_finite, parse_constant=_finite)
             if isinstance(value, dict) and "event" in value and isinstance(value.get("step", 0), int):
                 found.append(value)
     return found
+
+
+def _finite(text: str) -> float | None:
+    """A number of the log; None for what is none, as the log itself says it."""
+    value = float(text)
+    return value if math.isfinite(value) else None
 
 
 def _content(path: Path) -> bytes:
@@ -111,12 +118,13 @@ def _content(path: Path) -> bytes:
 
 def truncate(folder: Path, step: int) -> None:
     """Drops what the log says of steps after `step`, all of it at step 0, and a line that was cut short."""
-    path = folder / NAME
+    path, aside = folder / NAME, folder / ASIDE
+    with contextlib.suppress(OSError):
+        aside.unlink()  # of a process that was killed
     kept = [line for line in read(folder) if step and line.get("step", 0) <= step]
     text = "".join(json.dumps(line) + "\n" for line in kept).encode()
     if text == _content(path):
         return
-    aside = folder / f".{NAME}.partial"
     try:
         aside.write_bytes(text)
         aside.replace(path)

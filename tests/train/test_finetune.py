@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import signal
+import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import tiny_model
 import trivet as tv
 import tuning
 from trivet.errors import FileError, InputError, NonFiniteError
-from trivet.train import checkpoint, log
+from trivet.train import checkpoint, curve, log
 from trivet.train.events import Evaluated, Note, Planned, Saved, Stepped
 
 
@@ -272,6 +273,46 @@ def test_a_torn_log_is_mended(files, tmp_path, torn):
     assert [x["step"] for x in map(json.loads, lines) if x["event"] == "stepped"] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event":"stepped","step":1,"loss":1e999}',
+        '{"event":"stepped","step":1,"loss":NaN}',
+        '{"event":"stepped","step":1,"loss":-1.5}',
+        '{"event":"stepped","step":1,"loss":1e300}',
+        '{"event":"stepped","step":0,"loss":1.5}',
+        '{"event":"stepped","step":-9,"loss":1.5}',
+        '{"event":["stepped"],"step":true,"loss":1.5}',
+        '{"event":"evaluated","step":1,"loss":-Infinity}',
+    ],
+)
+def test_the_curve_skips_what_no_run_has_had(files, tmp_path, line):
+    out = tmp_path / "run"
+    tune(files, out, rows=4, watch=stop_after(2))
+    with (out / "log.jsonl").open("a") as file:
+        file.write(line + "\n")
+    drawn = tv.resume(out).curve.read_text()
+    points = ET.fromstring(drawn).find("{*}polyline").get("points").split()
+    assert len(points) == 5
+    (out / "log.jsonl").write_text(line + "\n")  # and nothing else: there may be no curve at all
+    assert curve.draw(out) is None
+
+
+def test_a_curve_of_losses_next_to_nothing(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"event":"stepped","step":1,"loss":5e-324}\n')
+    assert curve.draw(tmp_path).read_text().startswith("<svg")
+
+
+def test_a_file_where_the_result_will_be_is_told_first(files, tmp_path):
+    for name, made in (("adapter", "file"), ("model.gguf", "folder"), ("loss.svg", "folder")):
+        out = tmp_path / name
+        tune(files, out, rows=4, watch=stop_after(2))
+        (out / name).unlink(missing_ok=True)
+        (out / name).mkdir() if made == "folder" else (out / name).write_text("x")
+        with pytest.raises(FileError, match=f"{name} is a {made}"):
+            tv.resume(out, watch=lambda _: pytest.fail("time was spent"))
+
+
 def test_what_a_resume_refuses(files, tmp_path):
     model, data, held = (tmp_path / name for name in ("m.gguf", "d.jsonl", "h.jsonl"))
     tiny_model.write(model)
@@ -313,6 +354,25 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(files, tmp_path):
     run = tune(files, tmp_path, rows=10)
     steps = [line["step"] for line in log.read(tmp_path) if line["event"] == "stepped"]
     assert steps == [n for n, _ in run.losses] == [1, 2]
+
+
+def test_a_run_killed_in_its_first_save_begins_anew(files, tmp_path):
+    left = [".step-00000001.partial-1234", ".step-00000001.removed-1234"]
+    for name in left:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tensors.safetensors").write_bytes(b"x")
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".log.jsonl.partial").write_bytes(b"x")
+    assert tune(files, tmp_path, rows=10).finished
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        ".lock", "adapter", "log.jsonl", "loss.svg", "step-00000002"
+    ]  # fmt: skip
+
+
+def test_a_checkpoint_that_a_killed_save_set_aside_is_not_written_over(files, tmp_path):
+    (tmp_path / ".step-00000001.replaced-1234").mkdir()
+    with pytest.raises(InputError, match="is not empty; resume"):
+        tune(files, tmp_path, rows=10)
 
 
 def test_a_best_that_was_removed_is_told(files, tmp_path):

@@ -177,6 +177,12 @@ def sweep(folder: Path) -> None:
                 _sweep(folder)
 
 
+def is_rest(name: str) -> bool:
+    """Whether a killed process left it, and no checkpoint can come of it."""
+    left = _LEFT.fullmatch(name)
+    return name == ".lock" or bool((left and left[2] != "replaced") or _LEFT_RECORD.fullmatch(name))
+
+
 def _sweep(folder: Path) -> None:
     for path in _listed(folder):
         left = _LEFT.fullmatch(path.name)

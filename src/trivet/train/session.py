@@ -22,11 +22,12 @@ from trivet.lora import Lora
 from trivet.models.checkpoint import Checkpoint
 from trivet.train import checkpoint as checkpoints
 from trivet.train import curve
+from trivet.train.checkpoint_folder import is_rest
 from trivet.train.config import Training, as_dict
 from trivet.train.data import Batch, Batches, Dataset, Loaded, Position, Renderer, refuse_overlap
 from trivet.train.data import load as load_data
 from trivet.train.events import Evaluated, Event, Note, Planned, Stepped, Watch
-from trivet.train.log import NAME, run_log
+from trivet.train.log import ASIDE, NAME, run_log
 from trivet.train.loop import Loop
 from trivet.train.step import Method
 from trivet.train.trainer import Trainer
@@ -269,8 +270,15 @@ def _writable(folder: Path, *, fresh: bool) -> None:
             raise FileError(f"[train] {there} is a file; wanted a folder to write to")
         if not os.access(there, os.W_OK | os.X_OK):
             raise FileError(f"[train] {there} may not be written to")
-        # the log of a run that was killed before its first checkpoint is in nobody's way
-        if fresh and folder.exists() and {p.name for p in folder.iterdir()} - {NAME, ".lock"}:
+        for name, folders in (("adapter", True), ("model.gguf", False), (curve.NAME, False), (NAME, False)):
+            if (folder / name).exists() and (folder / name).is_dir() != folders:
+                raise FileError(
+                    f"[train] {folder / name} is a {'file' if folders else 'folder'}: the run writes a"
+                    f" {'folder' if folders else 'file'} there"
+                )
+        # what a run leaves that was killed before its first checkpoint is in nobody's way
+        there_now = {p.name for p in folder.iterdir()} if folder.exists() else set()
+        if fresh and not all(n in (NAME, ASIDE) or is_rest(n) for n in there_now):
             raise InputError(f"[train] {folder} is not empty; resume the run there, or write elsewhere")
     except OSError as error:
         raise FileError(f"[train] {folder}: {error.strerror}") from None

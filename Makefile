@@ -67,7 +67,7 @@ $(VENV)/.venv:
 
 # The library is compiled here, where one sees it happen; the wheel and the tests take it from this folder.
 $(BUILD)/.library: $(VENV)/.venv $(SOURCES)
-	@test -e $@ || echo "compiling the core, once per instruction set: a minute or two"
+	@test -e $@ || echo "compiling the core, once per instruction set: some minutes"
 	@$(CMAKE) -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release --log-level=WARNING
 	@$(CMAKE) --build $(BUILD) --target trivet
 	@touch $@

@@ -6,7 +6,7 @@
  *   ./chat model.gguf "What is the capital of France?"       one answer
  *   ./chat model.gguf                                        a conversation, a line at a time
  *
- * Options before the file: -t TEMPERATURE (0.8; 0 always takes the most probable token), -n MOST TOKENS of a
+ * Options before the file: -t TEMPERATURE (0.2; 0 always takes the most probable token), -n MOST TOKENS of a
  * reply (512), -s SEED.
  */
 #include <stdio.h>

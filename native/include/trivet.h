@@ -654,7 +654,7 @@ typedef struct tv_sampler_options {
   size_t n_bias;
 } tv_sampler_options;
 
-/* Defaults: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1, the rest 0.
+/* Defaults: temperature 0.2, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1, the rest 0.
  * Sets struct_size. @since 0.1 */
 TV_API tv_status tv_sampler_options_init(tv_sampler_options* options);
 

@@ -21,7 +21,7 @@
 namespace tv {
 
 struct SamplerOptions {
-  float temperature = 0.8f;
+  float temperature = 0.2f;
   int32_t top_k = 40;   // 0: all
   float top_p = 0.95f;  // 1: all
   float min_p = 0.05f;  // 0: all

@@ -37,7 +37,7 @@ def chat(
     model: ModelArgument,
     system: Annotated[str | None, typer.Option(help="A system message.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of a reply.")] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.8,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.2,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same replies.")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

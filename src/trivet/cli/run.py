@@ -38,7 +38,7 @@ def run(
         bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")
     ] = False,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the reply.")] = 512,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.8,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.2,
     top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 keeps all.")] = 40,
     top_p: Annotated[
         float, typer.Option(help="Keep the likeliest tokens that reach this probability.")

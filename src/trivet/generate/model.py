@@ -239,7 +239,7 @@ class Model:
         self,
         prompt: Prompt,
         max_tokens: int = 64,
-        temperature: float = 0.8,
+        temperature: float = 0.2,
         top_k: int = 40,
         top_p: float = 0.95,
         min_p: float = 0.05,

@@ -23,7 +23,7 @@ class SamplerOptions:
     """How the next token is chosen. Order: repeat, presence and frequency penalties; logit bias; then, unless
     the temperature is 0, top_k, top_p and min_p at temperature 1; then one draw at the temperature."""
 
-    temperature: float = 0.8
+    temperature: float = 0.2
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05

@@ -320,6 +320,49 @@ def test_a_folder_with_what_a_killed_merge_left_is_empty(plain, tmp_path):
     assert not list(tmp_path.rglob("*.partial"))
 
 
+def test_never_writes_over_an_adapter(plain, tmp_path):
+    made = tiny_adapter.make(open_checkpoint(plain))
+    file, folder = made.save(tmp_path / "a.gguf"), made.save(tmp_path / "a")
+    (tmp_path / "link.gguf").symlink_to(file)
+    (tmp_path / "hard.gguf").hardlink_to(file)
+    (tmp_path / "to").symlink_to(folder)
+    (tmp_path / "part.gguf").hardlink_to(folder / "adapter_model.safetensors")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    for adapter, out in (
+        *((file, name) for name in ("a.gguf", "link.gguf", "hard.gguf")),
+        *((folder, name) for name in ("a", "to", "a/o.gguf", "to/o.gguf", "a/b/c", "part.gguf")),
+    ):
+        for given in (adapter, tv.Adapter.open(adapter, plain)):
+            with pytest.raises(InputError, match=r"adapter .*; write somewhere else"):
+                tv.merge(plain, [made, given], tmp_path / out)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_another_readme_stays(plain, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(plain))
+    readme = tmp_path / "o.README.md"
+    readme.write_text("# Mine, made with trivet.\n")
+    assert tv.merge(plain, adapter, tmp_path / "o.gguf").notes == [
+        f"{readme} is not a card of trivet's, and stays as it is"
+    ]
+    assert readme.read_text() == "# Mine, made with trivet.\n"
+    readme.unlink()
+    assert tv.merge(plain, adapter, tmp_path / "o.gguf").notes == []
+    first = readme.read_text()
+    assert tv.merge(plain, (adapter, 0.5), tmp_path / "o.gguf").notes == []
+    assert readme.read_text() != first
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "README.md").write_text("mine")
+    adapter.save(tmp_path / "a")
+    assert (tmp_path / "a" / "README.md").read_text() == "mine"
+
+
+def test_an_ending_in_capitals_is_a_file_too(plain, tmp_path):
+    adapter = tiny_adapter.make(open_checkpoint(plain))
+    assert tv.merge(plain, adapter, tmp_path / "O.GGUF").path.is_file()
+    assert adapter.save(tmp_path / "A.GGUF").is_file()
+
+
 def test_another_base_is_told(plain, base, tmp_path):
     folder = tiny_adapter.make(open_checkpoint(plain)).save(tmp_path / "a")
     assert tv.merge(plain, folder, tmp_path / "one.gguf").notes == []

@@ -39,13 +39,15 @@ class Adapter:
     pairs  GGUF's name of a weight -> its update
     base   the model it was opened for
     name   what people call it
-    facts  strings that came with it: the model it was trained on, its data"""
+    facts  strings that came with it: the model it was trained on, its data
+    path   where it was opened, if it was"""
 
     lora: Lora
     pairs: Mapping[str, Pair]
     base: Checkpoint
     name: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
+    path: Path | None = None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], model: str | Path | Checkpoint | None = None) -> Adapter:
@@ -76,7 +78,7 @@ class Adapter:
         targets = modules([name.removesuffix(".weight") for name in pairs], known)
         lora = Lora(stored.rank, stored.alpha, stored.dropout, stored.rslora, targets)
         name = path.resolve().name if path.is_dir() else path.stem
-        made = cls(lora, pairs, base, name, stored.facts)
+        made = cls(lora, pairs, base, name, stored.facts, path)
         made.check(base)
         return made
 
@@ -120,9 +122,10 @@ class Adapter:
 
     def save(self, path: str | Path, format: str | None = None) -> Path:
         """Writes it as "peft" or "mlx" (a folder with a README.md) or "gguf" (a file); by default gguf if the
-        path ends so, else peft. Raises InputError for another format, FileError if it cannot be written."""
+        path ends so, else peft. A README.md that is not trivet's stays. Raises InputError for another format,
+        FileError if it cannot be written."""
         path = Path(path)
-        format = format or ("gguf" if path.suffix == ".gguf" else "peft")
+        format = format or ("gguf" if path.suffix.lower() == ".gguf" else "peft")
         if format not in FORMATS:
             raise InputError(f"[adapter] format is {format!r}; known: {', '.join(FORMATS)}")
         stored = self._stored(hf=format != "gguf")
@@ -133,8 +136,9 @@ class Adapter:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"[adapter] {path}: {error.strerror}") from None
-        with written_aside(path / "README.md", "adapter") as file:
-            file.write(self.card(path, format).encode())
+        if cards.may_replace(path / "README.md"):
+            with written_aside(path / "README.md", "adapter") as file:
+                file.write(self.card(path, format).encode())
         (mlx if format == "mlx" else peft).write(path, stored)
         return path
 

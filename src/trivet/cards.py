@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+_MOST = 1 << 16  # bytes of a file that are looked at
 _USE = {
     "peft": "As peft and transformers have it, too: `PeftModel.from_pretrained(model, folder)`.",
     "mlx": "As mlx-lm has it, too: `mlx_lm.generate --model BASE --adapter-path FOLDER`.",
@@ -40,6 +43,25 @@ def merged(name: str, facts: Mapping[str, str], commands: Sequence[str]) -> str:
         "## How to use it",
         _shell(*commands),
     )
+
+
+_OURS = re.compile(
+    r"^A (model with adapters merged into its weights|LoRA adapter for .*), made with trivet\.$", re.MULTILINE
+)
+
+
+def may_replace(path: Path) -> bool:
+    """Whether a card may be written there: nothing is, or an earlier card."""
+    if not os.path.exists(path):
+        return True
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            text = file.read(_MOST).decode(errors="replace")
+    except OSError:
+        return False
+    return text.startswith("---\n") and _OURS.search(text) is not None
 
 
 def _page(front: Mapping[str, str | list[str]], *parts: str) -> str:

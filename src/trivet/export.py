@@ -5,6 +5,7 @@ The result is still a GGUF that other programs read: what is added is metadata u
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
         raise InputError("[export] the file to write has an empty name")
     checkpoint = open_checkpoint(resolve(model))
     target = Path(out)
-    if target.exists() and target.samefile(checkpoint.path):
+    if os.path.exists(target) and target.samefile(checkpoint.path):
         raise InputError(f"[export] {target} is the model itself; write somewhere else")
     if checkpoint.gguf is None or checkpoint.gguf.unsupported:
         raise UnsupportedError(

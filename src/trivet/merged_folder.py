@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -44,6 +45,10 @@ def write(
                 f"[merge] config.json has no words for the tensor {name}; merge into a .gguf file"
             )
     config = _config(module, base, tensors)
+    if os.path.exists(folder) and not folder.is_dir():
+        raise InputError(
+            f"[merge] {folder} is there and no folder; the name of a GGUF file to write ends in .gguf"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)

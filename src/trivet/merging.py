@@ -131,9 +131,28 @@ def merge(
     if not adapters:
         raise InputError("[merge] there is no adapter to merge")
     work = _Work(base, adapters, Path(out), type, advance)
-    if work.target.exists() and work.target.samefile(base.path):
-        raise InputError(f"[merge] {work.target} is the model itself; write somewhere else")
-    return work.file() if work.target.suffix == ".gguf" else work.folder()
+    _spare(work.target, base, adapters)
+    return work.file() if work.target.suffix.lower() == ".gguf" else work.folder()
+
+
+def _spare(target: Path, base: Checkpoint, adapters: Sequence[Scaled]) -> None:
+    """Raises InputError if what is read would be written over, or written into."""
+    if _same_file(target, base.path):
+        raise InputError(f"[merge] {target} is the model itself; write somewhere else")
+    real = Path(os.path.realpath(target))
+    for path in (adapter.path for adapter, _ in adapters if adapter.path is not None):
+        if _same_file(target, path):
+            raise InputError(f"[merge] {target} is an adapter that is merged; write somewhere else")
+        inside = Path(os.path.realpath(path)) in real.parents
+        if path.is_dir() and (inside or any(_same_file(target, part) for part in path.glob("*"))):
+            raise InputError(f"[merge] {target} is in the folder of the adapter {path}; write somewhere else")
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one is not there, or cannot be: writing will say so
+        return False
 
 
 class _Work:
@@ -179,10 +198,16 @@ class _Work:
         }
         parent = self.base.metadata.get("trivet.bundle.id")
         bundle.write(self.target, metadata, tensors, stage=json.loads(lineage[-1]), parent=parent)
-        with written_aside(self.target.with_suffix(".README.md"), "merge") as file:
+        self._write_card(self.target.with_suffix(".README.md"))
+        return self.done
+
+    def _write_card(self, at: Path) -> None:
+        if not cards.may_replace(at):
+            self.done.notes.append(f"{at} is not a card of trivet's, and stays as it is")
+            return
+        with written_aside(at, "merge") as file:
             path = shlex.quote(str(self.target))
             file.write(self._card(f'trivet run {path} "..."', f"trivet chat {path}").encode())
-        return self.done
 
     def folder(self) -> Merged:
         """Writes a Hugging Face folder."""

@@ -67,10 +67,20 @@ def test_chat_swaps(made):
         (("merge", "M", "A", "M"), "the model itself"),
         (("merge", "M", "A"), "Missing argument 'OUT'"),
         (("merge", "M", "A", "nowhere/O.gguf"), "No such file"),
+        (("merge", "M", "A", ""), "empty name"),
+        (("export", "M", "-o", ""), "empty name"),
+        (("merge", "M", "A", "T"), "no folder; the name of a GGUF file to write ends in .gguf"),
+        (("merge", "M", "A", "n" * 300), f"{'n' * 300}: File name too long"),
+        (("merge", "M", "A", "n" * 300 + ".gguf"), f"{'n' * 300}.gguf: File name too long"),
+        (("export", "M", "-o", "n" * 300 + ".gguf"), f"{'n' * 300}.gguf: File name too long"),
+        (("merge", "M", "A=abc", "O.gguf"), "as a scale 'abc' is not a number"),
+        (("merge", "M", "A", "A"), "an adapter that is merged"),
     ],
 )
 def test_mistakes_are_one_line_and_code_2(made, args, says, tmp_path):
-    known = {"M": made[0], "A": made[1], "A=nan": f"{made[1]}=nan", "O.gguf": tmp_path / "O.gguf"}
+    known = {"M": made[0], "A": made[1], "O.gguf": tmp_path / "O.gguf", "T": tmp_path / "text"}
+    known |= {a: f"{made[1]}{a[1:]}" for a in ("A=nan", "A=abc")}
+    known["T"].touch()
     done = trivet(*(known.get(a, a) for a in args))
     assert done.returncode == 2, done.stderr
     assert says in done.stderr

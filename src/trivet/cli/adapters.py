@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from trivet.errors import InputError
+
 AdapterOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -21,8 +23,10 @@ AdapterOption = Annotated[
 def scaled(given: Sequence[str] | None) -> list[tuple[str, float]] | None:
     """What was given as paths and scales; None if nothing was.
 
-    >>> scaled(["orders", "style=0.5", "a=b"])
-    [('orders', 1.0), ('style', 0.5), ('a=b', 1.0)]
+    Raises InputError for a scale that is no number, if no file is called so, either.
+
+    >>> scaled(["orders", "style=0.5"])
+    [('orders', 1.0), ('style', 0.5)]
     """
     return [_scaled(one) for one in given] if given else None
 
@@ -33,5 +37,7 @@ def _scaled(one: str) -> tuple[str, float]:
         try:
             return path, float(scale)
         except ValueError:
-            pass
+            raise InputError(
+                f"[adapter] {one}: there is no such file, and as a scale {scale!r} is not a number"
+            ) from None
     return one, 1.0

@@ -5,7 +5,6 @@ It is the same file with the plan and the chat format inside, so that no Python 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ EXAMPLE = "trivet export smollm2-135m -o smollm2.gguf"
 
 def export(
     model: ModelArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="The file to write.")],
     kv: Annotated[
         str, typer.Option(help="What the plan keeps keys and values in: f32, f16, bf16 or q8_0.")
     ] = "f16",

@@ -7,7 +7,6 @@ folder of floats.
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +28,7 @@ def merge(
     adapter: Annotated[
         str, typer.Argument(metavar="ADAPTER[=SCALE]", help="A PEFT or MLX folder, or a GGUF adapter file.")
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file.gguf or the folder to write.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The file.gguf or the folder to write.")],
     type: Annotated[
         str,
         typer.Option(

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trivet.errors import FileError
+from trivet.errors import FileError, InputError
 from trivet.train import checkpoint as checkpoints
-from trivet.train import finetune, pretrain
+from trivet.train import facts, finetune, pretrain
 from trivet.train.config import Finetune, Pretrain, Training, make
 from trivet.train.events import Watch
 from trivet.train.session import Run, Session
@@ -26,11 +26,10 @@ def prepared(
     given: Mapping[str, Any],
     device: str = "auto",
     threads: int = 0,
-    saved: checkpoints.Saved | None = None,
 ) -> Session:
     """A run of a recipe with named settings, made ready and checked."""
     settings, kind = RECIPES[recipe]
-    return kind(make(settings, given), device, threads, saved)
+    return kind(make(settings, given), device, threads)
 
 
 def resume(
@@ -50,8 +49,10 @@ def reopen(out: str | os.PathLike[str], device: str = "auto", threads: int = 0) 
     if latest is None:
         raise FileError(f"[resume] {out} has no checkpoint: there is nothing to go on from")
     saved = checkpoints.load(latest)
-    recipe = saved.facts.get("recipe")
-    if recipe not in RECIPES:
-        raise FileError(f"[resume] {latest} is of the recipe {recipe!r}; known: {', '.join(RECIPES)}")
-    given = {**saved.facts.get("config", {}), "out": os.fspath(out)}
-    return prepared(recipe, given, device, threads, saved)
+    facts.check(saved.facts, saved.step, RECIPES, str(latest))
+    settings, kind = RECIPES[saved.facts["recipe"]]
+    try:
+        config = make(settings, {**saved.facts["config"], "out": os.fspath(out)})
+    except InputError as error:
+        raise FileError(f"[resume] {latest}: {error}") from None
+    return kind(config, device, threads, saved)

@@ -122,12 +122,21 @@ class Session(ABC):
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint says of the whole run."""
-        return {"recipe": self.recipe, "config": as_dict(self.config)}
+        """What a checkpoint says of the whole run; its files by paths that hold in any folder."""
+        config = as_dict(self.config)
+        files = {n: config.get(n) for n in ("data", "validation", "model")}
+        found = {n: os.path.abspath(path) for n, path in files.items() if path and Path(path).exists()}
+        return {"recipe": self.recipe, "config": config | found}
 
     def _recognise(self, saved: checkpoints.Saved) -> None:
-        """Raises FileError if the data are not those of the checkpoint."""
-        self.batches.resume(saved.facts["data"])
+        """Raises FileError if the data are not those of the checkpoint, or the step none of this run."""
+        at, rows = self.batches.resume(saved.facts["data"]), self.batches.rows
+        if saved.step > self.steps:
+            raise FileError(f"[resume] the checkpoint is of step {saved.step}; the run has {self.steps}")
+        if rows and at.epoch * self.batches.steps(0) + at.step != saved.step:
+            raise FileError(
+                f"[resume] data.step is {at.step} of epoch {at.epoch}; wanted where step {saved.step} ends"
+            )
         if saved.facts.get("validation") != self._held_print():
             raise FileError(
                 "[resume] the validation examples were changed: the run cannot go on where it stopped"

@@ -70,6 +70,15 @@ def test_json_is_one_object_and_nothing_else(files, tmp_path):
     assert told["result"] == str(tmp_path / "r" / "adapter")
 
 
+def test_a_curve_that_is_not_there_is_not_told(files, tmp_path):
+    out = tmp_path / "r"
+    trivet(files / "m.gguf", files / "d.jsonl", "--out", out, "--rows", 10)
+    (out / "log.jsonl").unlink()
+    done = trivet("--resume", out)
+    assert done.returncode == 0, done.stderr
+    assert f"wrote {out}/adapter\n" in done.stdout
+
+
 def test_a_dry_run_writes_nothing(files, tmp_path):
     done = trivet(files / "m.gguf", files / "d.jsonl", "--out", tmp_path / "r", "--dry-run", "--json")
     told = json.loads(done.stdout)
@@ -93,6 +102,8 @@ WRONG = {
     "[config] data is missing": (),
     "wanted FIELD=COLUMN": ("m.gguf", "d.jsonl", "--column", "x"),
     "the learning rate is 0.0": ("m.gguf", "d.jsonl", "--lr", "0"),
+    "nf4_block is 32, which lora has no use for": ("m.gguf", "d.jsonl", "--nf4-block", "32"),
+    "[data] /dev/zero is not a regular file": ("m.gguf", "/dev/zero"),
     "[track] no tracker 'x'": ("m.gguf", "d.jsonl", "--track", "x", "--dry-run"),
     "--resume goes on with the run's own settings": ("--resume", "r", "--lr", "1"),
     "r has no checkpoint": ("--resume", "r"),

@@ -127,6 +127,11 @@ REFUSED = {
     "base is 'x'": {"base": "x"},
     "base is 'nf4', which is for qlora": {"base": "nf4", "method": "lora"},
     "nf4_block is 48": {"nf4_block": 48},
+    "nf4_block is 32, which lora has no use for": {"nf4_block": 32},
+    "nf4_double is False, which lora": {"nf4_double": False},
+    "which qlora on the file's own blocks has": {"nf4_double": False, "model": "packed.gguf"},
+    "rank is 4, which full has no use for": {"rank": 4, "method": "full"},
+    "targets is ('q_proj',), which full has": {"targets": ["q_proj"], "method": "full"},
     "evaluate is 3; wanted a validation file": {"evaluate": 3},
     "holdout is 1": {"holdout": 1.0},
     "20 rows, and no example for validation": {"holdout": 1e-6, "skip_refused": True},
@@ -212,6 +217,19 @@ def test_steps_that_are_not_finite_end_the_run_and_leave_a_checkpoint(tmp_path):
     saved = checkpoint.load(checkpoint.latest(tmp_path / "run"))
     assert saved.step == 10
     assert all(not a.any() for n, a in saved.arrays.items() if n.endswith("lora_b"))
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_run_in_which_nothing_was_trained_has_no_result(tmp_path, method):
+    weights = {"output_norm.weight": np.full(tiny_model.WIDTH, np.nan, np.float32)}
+    tiny_model.write(tmp_path / "m.gguf", weights=weights)
+    tuning.rows(tmp_path / "d.jsonl", 20)
+    said = "all 2 steps had a loss or gradients that are not finite"
+    with pytest.raises(NonFiniteError, match=said):
+        tune(tmp_path, tmp_path / "run", "m.gguf", "d.jsonl", rows=10, method=method)
+    assert not {"adapter", "model.gguf"} & {p.name for p in (tmp_path / "run").iterdir()}
+    with pytest.raises(NonFiniteError, match=said):
+        tv.resume(tmp_path / "run")
 
 
 # --- stopped and resumed ---
@@ -335,6 +353,61 @@ def test_what_a_resume_refuses(files, tmp_path):
         tv.resume(out)
     tiny_model.write(model)
     assert tv.resume(out).finished
+
+
+GONE = object()
+FORGED = [
+    ("recipe", ["a"]), ("recipe", GONE), ("config", 3), ("config", []), ("config", {}), ("config", {"x": 1}),
+    ("config", GONE), ("model", 3), ("validation", [1]), ("trainer", GONE), ("trainer", []), ("data", GONE),
+    ("data", []), ("best", [1]), ("best", "ab"), ("best", {"a": 1}), ("best", ["a", 1.0]), ("best", [1, "x"]),
+    ("best", [True, 1.0]), ("best", [99, 1.0]), ("measured", "a"), ("measured", 99), ("skipped", None),
+    ("skipped", 3), ("trainer.taken", 99), ("trainer.taken", 2.0), ("trainer.taken", GONE),
+    ("trainer.moves", 3), ("trainer.moves", -1), ("trainer.seed", "0"), ("trainer.seed", 2**64),
+    ("data.epoch", 10**30), ("data.epoch", None), ("data.step", 1), ("data.step", [2]), ("data.file", [2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), FORGED)
+def test_a_checkpoint_that_was_edited_and_sealed_again(stopped, tmp_path, field, value):
+    saved = checkpoint.load(checkpoint.latest(stopped))
+    facts = json.loads(json.dumps(saved.facts))
+    *way, last = field.split(".")
+    inner = facts[way[0]] if way else facts
+    inner[last] = value
+    if value is GONE:
+        del inner[last]
+    checkpoint.save(tmp_path, saved.step, saved.arrays, facts)
+    with pytest.raises(FileError) as caught:
+        tv.resume(tmp_path, watch=lambda _: pytest.fail("time was spent"))
+    assert (field if field != "data.file" else "data file") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def stopped(files, tmp_path_factory):
+    out = tmp_path_factory.mktemp("stopped")
+    tune(files, out, rows=4, watch=stop_after(2))
+    return out
+
+
+def test_a_checkpoint_of_a_step_beyond_the_run(stopped, tmp_path):
+    saved = checkpoint.load(checkpoint.latest(stopped))
+    facts = json.loads(json.dumps(saved.facts))
+    facts["trainer"]["taken"] = 99
+    facts["data"] |= {"epoch": 19, "step": 4}
+    checkpoint.save(tmp_path, 99, saved.arrays, facts)
+    with pytest.raises(FileError, match="is of step 99; the run has 5"):
+        tv.resume(tmp_path)
+
+
+def test_a_run_of_relative_paths_goes_on_from_another_folder(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(files)
+    tv.finetune(
+        "floats.gguf", "train.jsonl", out=tmp_path / "run", validation="held.jsonl", rows=4,
+        watch=stop_after(2), threads=1,
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert tv.resume("run").finished
 
 
 def test_folders_that_are_no_runs(tmp_path):

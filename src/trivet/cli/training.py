@@ -256,7 +256,7 @@ def _report(run: Run, session: Session) -> None:
         return
     held = f", validation loss {run.validation[-1][1]:.4f}" if run.validation else ""
     print(f"{run.steps} steps in {run.seconds:.0f} s{held}")
-    print(f"wrote {run.result}, {run.curve}")
+    print(f"wrote {', '.join(str(path) for path in (run.result, run.curve) if path)}")
     print(f"next: trivet {_next(run, session.config)}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class Session(Shared):
         self.config = replace(c, method=method, base=on)
         if on == "file" and not packed:
             raise InputError(f"[train] base is 'file', which wants a packed one; {c.model} holds floats")
+        _refuse_idle(self.config)
         if on == "nf4":
             self.notes += base.nf4_notes(self.checkpoint, c.nf4_block)
         if self.config.method == "full" and self.model.checkpoint.gguf is None:
@@ -111,3 +112,14 @@ class Session(Shared):
             facts["parent"] = whole.sha256
             return hand_over.model(self.folder, arrays, whole, facts)
         return hand_over.adapter(self.folder, c.lora, arrays, whole, facts)
+
+
+def _refuse_idle(c: Finetune) -> None:
+    """Raises InputError for a setting that the run would not look at."""
+    idle: tuple[str, ...] = ("rank", "alpha", "dropout", "rslora", "targets") if c.method == "full" else ()
+    idle += ("nf4_block", "nf4_double") if c.base != "nf4" else ()
+    how = f"{c.method} on the file's own blocks" if c.base == "file" else c.method
+    for field in fields(c):
+        value = getattr(c, field.name)
+        if field.name in idle and value != field.default:
+            raise InputError(f"[train] {field.name} is {value!r}, which {how} has no use for")

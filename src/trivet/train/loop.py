@@ -77,6 +77,11 @@ class Loop:
             if finished:
                 self._evaluate()
             self._save()
+        if finished and self.skipped >= self.trainer.taken:
+            raise NonFiniteError(
+                f"[train] all {self.trainer.taken} steps had a loss or gradients that are not finite, or"
+                " nothing to train on: nothing was trained"
+            )
         return finished
 
     def _step(self) -> None:
@@ -105,7 +110,7 @@ class Loop:
         self.measured = self.trainer.taken
         total, targets = self.trainer.evaluate(self.validation)
         loss = total / targets if targets else math.nan
-        better = targets > 0 and (self.best is None or loss < self.best[1])
+        better = math.isfinite(loss) and (self.best is None or loss < self.best[1])
         if better:
             self.best = (self.trainer.taken, loss)
         self.tell(Evaluated(self.trainer.taken, loss, better))

@@ -28,7 +28,6 @@ from trivet.ops.elementwise import (
     erf,
     exp,
     ge,
-    gelu_backward,
     gelu_erf,
     gelu_tanh,
     gt,
@@ -61,6 +60,7 @@ from trivet.ops.embedding import (
 from trivet.ops.glu import (
     geglu,
     geglu_backward,
+    gelu_backward,
     swiglu,
     swiglu_backward,
 )

@@ -19,20 +19,17 @@ from trivet.graph import Node, Shape, Spec
 from trivet.ops.rules import (
     ARITHMETIC,
     EXACT,
-    SECOND,
     alike,
     axis_of,
     broadcast,
     elementwise,
-    floating,
-    has_shape,
     one_of,
     operands,
     sizes_of,
     sum_to,
     tolerance,
 )
-from trivet.ops.table import GradientContext, NoGradient, Row, Sample, define, unwrap
+from trivet.ops.table import GradientContext, NoGradient, Row, Sample, call, define, unwrap
 
 Function = Callable[..., Any]
 INF, NAN = np.inf, np.nan
@@ -151,74 +148,15 @@ silu: Function = _unary(
 gelu_erf: Function = _unary(
     "gelu_erf",
     "x * Phi(x) with the normal distribution function, exact (arXiv:1606.08415).",
-    lambda c: gelu_backward(c.g, c.inputs[0], approximate=False),
+    lambda c: call("gelu_backward", c.g, c.inputs[0], approximate=False),
     hostile=_SMALL,
 )
 gelu_tanh: Function = _unary(
     "gelu_tanh",
     "x * Phi(x) by the tanh approximation (arXiv:1606.08415, section 2).",
-    lambda c: gelu_backward(c.g, c.inputs[0], approximate=True),
+    lambda c: call("gelu_backward", c.g, c.inputs[0], approximate=True),
     hostile=_SMALL,
 )
-
-
-def _gelu_erf_slope(x: Node) -> Any:
-    """Phi(x) + x phi(x), with the normal distribution's Phi and phi."""
-    below = mul(0.5, add(1.0, erf(mul(x, math.sqrt(0.5)))))
-    density = mul(1.0 / math.sqrt(2.0 * math.pi), exp(mul(-0.5, mul(x, x))))
-    return add(below, mul(x, density))
-
-
-_GELU = math.sqrt(2.0 / math.pi)
-
-
-def _gelu_tanh_slope(x: Node) -> Any:
-    square = mul(x, x)
-    t = tanh(mul(_GELU, mul(x, add(1.0, mul(0.044715, square)))))
-    inner = mul(_GELU, add(1.0, mul(3 * 0.044715, square)))
-    return add(mul(0.5, add(1.0, t)), mul(mul(0.5, x), mul(sub(1.0, mul(t, t)), inner)))
-
-
-def _gelu_composed(g: Node, x: Node, approximate: bool) -> Any:
-    return mul(g, (_gelu_tanh_slope if approximate else _gelu_erf_slope)(x))
-
-
-def _gelu_samples(approximate: bool) -> list[Sample]:
-    attrs = {"approximate": approximate}
-    far = np.array([90.0, -90.0, 1e4, -1e4, 0.0])
-    return [
-        Sample(lambda r: (r.standard_normal((3, 17)), 2 * r.standard_normal((3, 17))), attrs),
-        Sample(lambda r: (np.zeros((0, 4)), np.zeros((0, 4))), attrs, note="empty"),
-        Sample(lambda r: (np.ones(5), far), attrs, gradient=False, note="far"),
-    ]
-
-
-def _gelu_infer(g: Spec, x: Spec, approximate: bool) -> Spec:
-    floating("gelu_backward", g, x)
-    has_shape("gelu_backward", "g", g, x.shape)
-    return x
-
-
-_gelu_backward = define(
-    "gelu_backward",
-    attrs={"approximate": bool},
-    infer=_gelu_infer,
-    gradient=SECOND,
-    fallback=_gelu_composed,
-    fused=True,
-    samples=[*_gelu_samples(True), *_gelu_samples(False)],
-    tolerance=tolerance(4e-6),
-    doc="The gradient of gelu_tanh, if approximate, or of gelu_erf, given g and x.",
-)
-
-
-def gelu_backward(g: Any, x: Any, approximate: bool = True) -> Any:
-    """The gradient of `gelu_tanh`, or of `gelu_erf`, in x, for the gradient `g` of its result.
-
-    >>> gelu_backward(*[np.zeros((2, 8), np.float32)] * 2)
-    <gelu_backward f32[2, 8]>
-    """
-    return _gelu_backward(g, x, approximate=approximate)
 
 
 def _sign(x: Node) -> Node:

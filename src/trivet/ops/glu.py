@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from trivet.graph import Node, Spec
-from trivet.ops.elementwise import INF, gelu_erf, gelu_tanh, mul, silu
+from trivet.ops.elementwise import INF, add, erf, exp, gelu_erf, gelu_tanh, mul, silu, sub, tanh
 from trivet.ops.rules import SECOND, floating, has_shape, operands, tolerance
 from trivet.ops.table import TABLE, GradientContext, Sample, define
 
@@ -160,3 +161,65 @@ def geglu_backward(g: Any, gate: Any, up: Any, approximate: bool = True) -> Any:
     (<item f32[2, 8]>, <item f32[2, 8]>)
     """
     return _geglu_backward(g, gate, up, approximate=approximate)
+
+
+# --- the gradient of gelu itself ------------------------------------------------------------------
+
+
+def _gelu_erf_slope(x: Node) -> Any:
+    """Phi(x) + x phi(x), with the normal distribution's Phi and phi."""
+    below = mul(0.5, add(1.0, erf(mul(x, math.sqrt(0.5)))))
+    density = mul(1.0 / math.sqrt(2.0 * math.pi), exp(mul(-0.5, mul(x, x))))
+    return add(below, mul(x, density))
+
+
+_GELU = math.sqrt(2.0 / math.pi)
+
+
+def _gelu_tanh_slope(x: Node) -> Any:
+    square = mul(x, x)
+    t = tanh(mul(_GELU, mul(x, add(1.0, mul(0.044715, square)))))
+    inner = mul(_GELU, add(1.0, mul(3 * 0.044715, square)))
+    return add(mul(0.5, add(1.0, t)), mul(mul(0.5, x), mul(sub(1.0, mul(t, t)), inner)))
+
+
+def _gelu_composed(g: Node, x: Node, approximate: bool) -> Any:
+    return mul(g, (_gelu_tanh_slope if approximate else _gelu_erf_slope)(x))
+
+
+def _gelu_samples(approximate: bool) -> list[Sample]:
+    attrs = {"approximate": approximate}
+    far = np.array([90.0, -90.0, 1e4, -1e4, 0.0])
+    return [
+        Sample(lambda r: (r.standard_normal((3, 17)), 2 * r.standard_normal((3, 17))), attrs),
+        Sample(lambda r: (np.zeros((0, 4)), np.zeros((0, 4))), attrs, note="empty"),
+        Sample(lambda r: (np.ones(5), far), attrs, gradient=False, note="far"),
+    ]
+
+
+def _gelu_infer(g: Spec, x: Spec, approximate: bool) -> Spec:
+    floating("gelu_backward", g, x)
+    has_shape("gelu_backward", "g", g, x.shape)
+    return x
+
+
+_gelu_backward = define(
+    "gelu_backward",
+    attrs={"approximate": bool},
+    infer=_gelu_infer,
+    gradient=SECOND,
+    fallback=_gelu_composed,
+    fused=True,
+    samples=[*_gelu_samples(True), *_gelu_samples(False)],
+    tolerance=tolerance(4e-6),
+    doc="The gradient of gelu_tanh, if approximate, or of gelu_erf, given g and x.",
+)
+
+
+def gelu_backward(g: Any, x: Any, approximate: bool = True) -> Any:
+    """The gradient of `gelu_tanh`, or of `gelu_erf`, in x, for the gradient `g` of its result.
+
+    >>> gelu_backward(*[np.zeros((2, 8), np.float32)] * 2)
+    <gelu_backward f32[2, 8]>
+    """
+    return _gelu_backward(g, x, approximate=approximate)

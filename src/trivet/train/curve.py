@@ -15,17 +15,19 @@ from trivet.train import log
 
 NAME = "loss.svg"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 400, 64, 40, 20, 48
-SMOOTHING = 0.9
-MOST_LOSS, LEAST_TOP = 1e30, 1e-30  # of what is drawn
+SMOOTHING = 0.85
+MOST_LOSS, LEAST_LOSS = 1e30, 1e-6  # of what is drawn and smoothed
+DECADES = 1.5  # from here on the axis of losses is logarithmic
 
 Points = list[tuple[float, float]]
 
 
 class Smoothed:
-    """An exponential mean, without the pull of its beginning; 0 of nothing.
+    """An exponential mean of ratios, that a loss of before does not outweigh when it has fallen tenfold,
+    without the pull of its beginning; 0 of nothing.
 
     >>> smooth = Smoothed()
-    >>> [smooth.add(1.0), smooth.add(1.0), smooth.mean]
+    >>> [round(x, 6) for x in (smooth.add(1.0), smooth.add(1.0), smooth.mean)]
     [1.0, 1.0, 1.0]
     """
 
@@ -34,11 +36,11 @@ class Smoothed:
 
     @property
     def mean(self) -> float:
-        return self._total / (self._weight or 1)
+        return math.exp(self._total / self._weight) if self._weight else 0.0
 
     def add(self, value: float) -> float:
         """The mean with one value more."""
-        self._total = SMOOTHING * self._total + (1 - SMOOTHING) * value
+        self._total = SMOOTHING * self._total + (1 - SMOOTHING) * math.log(max(value, LEAST_LOSS))
         self._weight = SMOOTHING * self._weight + (1 - SMOOTHING)
         return self.mean
 
@@ -87,13 +89,27 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [round(i * step, 10) for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def _decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten within [low, high].
+
+    >>> _decades(0.03, 2)
+    [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [round(k * 10.0**p, 12) for p in powers for k in (1, 2, 5) if low <= k * 10.0**p <= high]
+
+
 def _svg(steps: Points, smooth: Points, held: Points) -> str:
-    last, top = max(x for x, _ in steps), max(y for _, y in [*steps, *held])
-    top = top if top > LEAST_TOP else 1.0
+    last, losses = max(x for x, _ in steps), [max(y, LEAST_LOSS) for _, y in [*steps, *held]]
+    low, top = min(losses), max(losses)
+    decades = math.log10(top / low)
+    if decades < DECADES:
+        low = 0.0
     inner = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
 
     def at(x: float, y: float) -> tuple[float, float]:
-        return LEFT + inner[0] * x / last, TOP + inner[1] * (1 - y / top)
+        share = math.log10(max(y, low) / low) / decades if low else y / top
+        return LEFT + inner[0] * x / last, TOP + inner[1] * (1 - share)
 
     def line(points: Points, colour: str, width: float, opacity: float = 1.0) -> str:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*p) for p in points))
@@ -107,22 +123,23 @@ def _svg(steps: Points, smooth: Points, held: Points) -> str:
         ' font-size="12" fill="#444">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
     ]
-    for tick in _ticks(0, top):
+    for tick in _decades(low, top) if low else _ticks(0, top):
         x, y = at(0, tick)
         parts.append(f'<line x1="{x}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#e5e5e5"/>')
         parts.append(f'<text x="{x - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for tick in _ticks(0, last):
-        x, y = at(tick, 0)
+        x, y = at(tick, low)
         parts.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{tick:g}</text>')
-    parts += [line(steps, "#4c78a8", 1, 0.35), line(smooth, "#4c78a8", 2)]
+    parts += [line(steps, "#4c78a8", 1, 0.5), line(smooth, "#4c78a8", 2)]
     if held:
         parts.append(line(held, "#e45756", 1.5))
         parts += [
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#e45756"/>' for x, y in (at(*p) for p in held)
         ]
-    legend = [("#4c78a8", "training loss, smoothed")] + ([("#e45756", "validation loss")] if held else [])
+    legend = [("#b7c9dc", "training loss"), ("#4c78a8", "smoothed")]
+    legend += [("#e45756", "validation loss")] if held else []
     for i, (colour, text) in enumerate(legend):
-        x = LEFT + 190 * i
+        x = LEFT + 130 * i
         parts.append(f'<rect x="{x}" y="16" width="16" height="3" fill="{colour}"/>')
         parts.append(f'<text x="{x + 22}" y="22">{text}</text>')
     parts.append(f'<text x="{LEFT + inner[0] / 2}" y="{HEIGHT - 10}" text-anchor="middle">step</text></svg>')

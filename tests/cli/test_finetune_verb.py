@@ -141,7 +141,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(files, tmp_path):
     said, _ = run.communicate(timeout=60)
     step = checkpoint.load(checkpoint.latest(out)).step
     assert run.returncode == 130
-    assert said == f"stopped after step {step}; go on with: trivet finetune --resume '{out}'\n"
+    assert said == f"stopped after step {step}, and saved; go on with: trivet finetune --resume '{out}'\n"
     assert 15 < step < 6000
 
 

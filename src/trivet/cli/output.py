@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -86,3 +88,12 @@ def human_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1024
     return ""
+
+
+def program() -> str:
+    """What to type for this command, so that what is printed can be pasted."""
+    called = Path(sys.argv[0])
+    found = shutil.which("trivet")
+    if called.name != "trivet" or (found and os.path.samefile(found, called)):
+        return "trivet"
+    return os.path.relpath(called) if called.is_relative_to(Path.cwd()) else str(called)

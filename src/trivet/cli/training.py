@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from trivet.cli.output import emit_json, human_bytes, note
+from trivet.cli.output import emit_json, human_bytes, note, program
 from trivet.cli.training_options import columns, given
 from trivet.errors import InputError
 from trivet.train.config import Finetune, Training, read
@@ -251,13 +251,23 @@ def _last(losses: list[tuple[int, float]]) -> float | None:
 
 def _report(run: Run, session: Session) -> None:
     if not run.finished:
-        again = f"trivet {session.recipe} --resume {quote(str(run.folder))}"
-        print(f"stopped after step {run.steps}; go on with: {again}")
+        again = f"{program()} {session.recipe} --resume {quote(str(run.folder))}"
+        print(f"stopped after step {run.steps}, and saved; go on with: {again}")
         return
-    held = f", validation loss {run.validation[-1][1]:.4f}" if run.validation else ""
-    print(f"{run.steps} steps in {run.seconds:.0f} s{held}")
+    before = session.saved.step if session.saved else 0
+    took = f"{run.steps - before} more steps" if before else f"{run.steps} steps"
+    print(f"{took} in {run.seconds:.0f} s{_best(run.validation)}")
     print(f"wrote {', '.join(str(path) for path in (run.result, run.curve) if path)}")
-    print(f"next: trivet {_next(run, session.config)}")
+    print(f"next: {program()} {_next(run, session.config)}")
+
+
+def _best(validation: list[tuple[int, float]]) -> str:
+    """The validation loss of what is handed over."""
+    finite = [(step, loss) for step, loss in validation if math.isfinite(loss)]
+    if not finite:
+        return ""
+    step, loss = min(finite, key=lambda x: x[1])
+    return f", validation loss {loss:.4f}" + (f" at step {step}" if step != validation[-1][0] else "")
 
 
 def _next(run: Run, config: Training) -> str:

@@ -41,11 +41,11 @@ static void multiply_floats(int64_t k, const float* a, FloatColumns b, const flo
   };
   // A few lines at a time: more of them would hold up what is read now.
   const int64_t first = k < kRows ? k : kRows;
-  const float* ahead = from + kRows * kColumns;
+  const float* ahead = from == nullptr ? nullptr : from + kRows * kColumns;
   for (int64_t p = 0; p < first; ++p) {
     for (int i = 0; i < kColumns; i += 16) {
       __builtin_prefetch(to + p * to_step + i, 1);
-      if (from != nullptr) __builtin_prefetch(ahead + p * kColumns + i, 1);
+      if (ahead != nullptr) __builtin_prefetch(ahead + p * kColumns + i, 1);
     }
     add();
   }

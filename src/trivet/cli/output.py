@@ -94,6 +94,6 @@ def program() -> str:
     """What to type for this command, so that what is printed can be pasted."""
     called = Path(sys.argv[0])
     found = shutil.which("trivet")
-    if called.name != "trivet" or (found and os.path.samefile(found, called)):
+    if called.name != "trivet" or not called.exists() or (found and os.path.samefile(found, called)):
         return "trivet"
     return os.path.relpath(called) if called.is_relative_to(Path.cwd()) else str(called)

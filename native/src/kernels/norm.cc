@@ -155,7 +155,7 @@ void run_backward(const Call& call) {
   W *dweight = call.out[1].as<W>(), *dbias = kCentred ? call.out[2].as<W>() : nullptr;
   call.pool->parallel_for(k, (grain(chunks) + kLanes - 1) / kLanes * kLanes, [=](int64_t begin, int64_t end) {
     add_chunks(sums, chunks, stride, begin, end, dweight);
-    if (kCentred) add_chunks(sums + k, chunks, stride, begin, end, dbias);
+    if (kCentred) add_chunks(chunks == 0 ? sums : sums + k, chunks, stride, begin, end, dbias);
   });
 }
 

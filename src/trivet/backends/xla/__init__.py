@@ -13,7 +13,7 @@ import numpy as np
 from trivet.backends.base import Array, Backend, Program, Weights, expand
 from trivet.backends.xla import platforms
 from trivet.blocks import nf4
-from trivet.dtypes import DType, bf16
+from trivet.dtypes import DType
 from trivet.errors import InputError
 from trivet.graph import Graph, Node
 
@@ -98,7 +98,7 @@ class XlaBackend(Backend):
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         found = np.asarray(array)
-        return found.view(np.uint16) if found.dtype.name == bf16.name.replace("bf", "bfloat") else found
+        return found.view(np.uint16) if found.dtype.name == "bfloat16" else found
 
 
 @cache

@@ -86,9 +86,11 @@ class XlaProgram:
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         with jax.enable_x64(True), jax.default_device(self._placement.first):
             sizes, arguments = self.arguments(inputs)
-            program = self._compiled.setdefault(tuple(sorted(sizes.items())), self._jitted(sizes))
+            key = tuple(sorted(sizes.items()))
+            if key not in self._compiled:
+                self._compiled[key] = self._jitted(sizes)
             try:
-                out, updates = program(*arguments)
+                out, updates = self._compiled[key](*arguments)
             except jax.errors.JaxRuntimeError as error:
                 raise CapacityError(f"[run] XLA: {str(error).splitlines()[0]}") from None
         self._values.update(updates)

@@ -12,7 +12,7 @@ import numpy as np
 
 from trivet.backends.base import Array, Backend, Program, Weights, expand
 from trivet.backends.mlx import platforms
-from trivet.blocks import nf4
+from trivet.backends.packed import in_rows, supports
 from trivet.dtypes import DType, f64
 from trivet.errors import InputError, UnsupportedError
 from trivet.graph import LEAVES, Graph, Node
@@ -47,13 +47,10 @@ class MlxBackend(Backend):
 
     def supports(self, node: Node) -> bool:
         from trivet.backends.mlx.lowerings import LOWERINGS
-        from trivet.backends.mlx.packed import DECODERS, stored
+        from trivet.backends.mlx.packed import DECODERS
         from trivet.backends.mlx.products import PRODUCTS
 
-        packed = {stored(n.dtype) for n in node.inputs if n.dtype.is_packed}
-        if node.op in PRODUCTS:
-            return packed <= DECODERS.keys()
-        return node.op in LOWERINGS and (not packed or node.op in ("kv_append", "paged_attention"))
+        return supports(node, LOWERINGS, PRODUCTS, DECODERS)
 
     def compile(
         self,
@@ -84,11 +81,7 @@ class MlxBackend(Backend):
             if weights is None:
                 raise InputError(f"[compile] the graph reads the weight {name!r}, but none are given")
             if name not in kept:
-                array = np.asarray(weights(name))
-                if node.dtype.group:
-                    array = nf4.opened(array.reshape(-1), node.dtype)
-                if node.dtype.is_packed:
-                    array = array.reshape(*(n for n in node.shape[:-1] if isinstance(n, int)), -1)
+                array = in_rows(np.asarray(weights(name)), node)
                 kept[name] = arranged(array, node.dtype) or put(array, node.dtype)
             return kept[name]
 

@@ -16,7 +16,7 @@ import mlx.core as mx
 from trivet.backends.mlx import attention, indexing
 from trivet.backends.mlx.affine import product, values
 from trivet.backends.mlx.lowerings import LOWERINGS, cross_entropy, dlogits
-from trivet.backends.mlx.packed import decoded
+from trivet.backends.mlx.packed import DECODERS
 from trivet.graph import Spec
 
 _ROWS = 256  # rows of logits that stand in memory at once
@@ -131,7 +131,7 @@ def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
     def opened(x: Any, spec: Spec) -> Any:
         if isinstance(x, tuple):
             return x if row in _TAKE_ARRANGED else values(x)
-        return decoded(x, spec.dtype, _sizes(spec)) if spec.dtype.is_packed else x
+        return DECODERS.decoded(x, spec.dtype, _sizes(spec)) if spec.dtype.is_packed else x
 
     if row == "embedding" and specs[1].dtype.is_packed:
         return _taken(inputs[0], inputs[1], specs[1])
@@ -148,6 +148,6 @@ def _taken(ids: Any, table: Any, spec: Spec) -> list[Any]:
     at, width = mx.arange(ids.size).reshape(ids.shape), _sizes(spec)[1]
     if isinstance(table, tuple):
         return [at, values(tuple(_flat(indexing.take(x, ids)) for x in table))]
-    taken = decoded(indexing.take(table, ids), spec.dtype, (*ids.shape, width))
+    taken = DECODERS.decoded(indexing.take(table, ids), spec.dtype, (*ids.shape, width))
     good = indexing.inside(ids, len(table)).reshape(*ids.shape, 1)
     return [at, mx.where(good, taken, math.nan).reshape(ids.size, width)]

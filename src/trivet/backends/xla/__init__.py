@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trivet.backends.base import Array, Backend, Program, Weights, expand
+from trivet.backends.packed import in_rows, supports
 from trivet.backends.xla import platforms
-from trivet.blocks import nf4
 from trivet.dtypes import DType
 from trivet.errors import InputError
 from trivet.graph import Graph, Node
@@ -44,13 +44,10 @@ class XlaBackend(Backend):
 
     def supports(self, node: Node) -> bool:
         from trivet.backends.xla.lowerings import LOWERINGS
-        from trivet.backends.xla.packed import DECODERS, stored
+        from trivet.backends.xla.packed import DECODERS
         from trivet.backends.xla.products import PRODUCTS
 
-        packed = {stored(n.dtype) for n in node.inputs if n.dtype.is_packed}
-        if node.op in PRODUCTS:
-            return packed <= DECODERS.keys()
-        return node.op in LOWERINGS and (not packed or node.op in ("kv_append", "paged_attention"))
+        return supports(node, LOWERINGS, PRODUCTS, DECODERS)
 
     def compile(
         self,
@@ -80,11 +77,7 @@ class XlaBackend(Backend):
             if weights is None:
                 raise InputError(f"[compile] the graph reads the weight {name!r}, but none are given")
             if name not in kept:
-                array = np.asarray(weights(name))
-                if node.dtype.group:
-                    array = nf4.opened(array.reshape(-1), node.dtype)
-                if node.dtype.is_packed:
-                    array = array.reshape(*(n for n in node.shape[:-1] if isinstance(n, int)), -1)
+                array = in_rows(np.asarray(weights(name)), node)
                 kept[name] = put(array, node.dtype, placement.of(node, array.shape))
             return kept[name]
 

@@ -15,7 +15,7 @@ from jax import lax
 
 from trivet.backends.xla import attention
 from trivet.backends.xla.lowerings import LOWERINGS, dlogits
-from trivet.backends.xla.packed import decoded
+from trivet.backends.xla.packed import DECODERS
 from trivet.backends.xla.placement import spread
 from trivet.graph import Spec
 
@@ -129,12 +129,13 @@ def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
     if row == "embedding" and specs[1].dtype.is_packed:
         (ids, table), width = inputs, _sizes(specs[1])[1]
         rows = jnp.take(table, ids, axis=0, mode="fill", fill_value=0)
-        taken = decoded(rows, specs[1].dtype, (*ids.shape, width))
+        taken = DECODERS.decoded(rows, specs[1].dtype, (*ids.shape, width))
         inside = ((ids >= 0) & (ids < len(table))).reshape(*ids.shape, 1)
         return [
             jnp.arange(ids.size).reshape(ids.shape),
             jnp.where(inside, taken, jnp.nan).reshape(-1, taken.shape[-1]),
         ]
     return [
-        decoded(x, s.dtype, _sizes(s)) if s.dtype.is_packed else x for x, s in zip(inputs, specs, strict=True)
+        DECODERS.decoded(x, s.dtype, _sizes(s)) if s.dtype.is_packed else x
+        for x, s in zip(inputs, specs, strict=True)
     ]

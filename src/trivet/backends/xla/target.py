@@ -13,8 +13,8 @@ import jax
 from jax import export
 
 from trivet.backends.base import expand
+from trivet.backends.packed import stored
 from trivet.backends.xla import BACKEND
-from trivet.backends.xla.packed import stored
 from trivet.backends.xla.placement import Placement
 from trivet.backends.xla.program import as_function
 from trivet.backends.xla.types import jax_dtype

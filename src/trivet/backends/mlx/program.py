@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
-from trivet.backends.base import bind, logical, resolved
+from trivet.backends.base import resolved
 from trivet.backends.mlx.lowerings import LOWERINGS
 from trivet.backends.mlx.products import PRODUCTS, unpacked
 from trivet.backends.mlx.types import mlx_dtype, put
-from trivet.dtypes import HALVES
-from trivet.errors import CapacityError, DTypeError, InputError
-from trivet.graph import Graph, Node, to_numpy
+from trivet.backends.traced import Library, checked, computed
+from trivet.errors import CapacityError, InputError
+from trivet.graph import Graph, Node
 
 #: weight leaf -> its array
 DeviceWeights = Callable[[Node], Any]
+LIBRARY = Library(mx.array, mx.float32, mlx_dtype, put, LOWERINGS, PRODUCTS, unpacked)
 
 
 class MlxProgram:
@@ -74,32 +74,13 @@ class MlxProgram:
         """(states, weights, inputs, buffers) -> (outputs, new states), in `mlx.core`."""
 
         def compute(states: Any, weights: Any, inputs: Any, buffers: Any) -> Any:
-            values: dict[Node, Any] = {}
-            left = iter(buffers)
             leaves = {"state": states, "weight": weights, "input": inputs}
-            for node in self._order:
-                if node.op in leaves:
-                    values[node] = leaves[node.op][node.attrs["name"]]
-                elif node.op == "buffer":
-                    values[node] = next(left)
-                else:
-                    values[node] = _value(node, values, sizes)
-            outputs = {k: values[n] for k, n in self._graph.outputs.items()}
-            return outputs, {k: values[n] for k, n in self._graph.updates.items()}
+            return computed(LIBRARY, self._graph, self._order, sizes, leaves, buffers)
 
         return compute
 
     def _given(self, node: Node, array: Any, sizes: dict[str, int]) -> Any:
-        if isinstance(array, mx.array):
-            if array.dtype != mlx_dtype(node.dtype):
-                raise DTypeError(f"[run] {node.attrs['name']!r} is {array.dtype}, expected {node.dtype}")
-        else:
-            array = np.asarray(array)
-            if array.dtype != to_numpy(node.dtype):
-                raise DTypeError(
-                    f"[run] {node.attrs['name']!r} is NumPy's {array.dtype}, expected {node.dtype}"
-                )
-        bind(sizes, node, logical(tuple(array.shape), node.dtype))
+        array = checked(LIBRARY, node, array, sizes)
         return put(array, node.dtype)
 
     def _first(self, node: Node, array: Any) -> Any:
@@ -109,30 +90,3 @@ class MlxProgram:
         if node.dtype.is_packed:
             shape = (*shape[:-1], node.dtype.row_bytes(shape[-1]))
         return mx.zeros(shape, mlx_dtype(node.dtype))
-
-
-def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> Any:
-    if node.op == "constant":
-        return put(node.value, node.dtype)
-    inputs = [values[n] for n in node.inputs]
-    if node.op == "item":
-        return inputs[0][node.attrs["index"]] if len(node.inputs[0].specs) > 1 else inputs[0]
-    kinds = [n.dtype for n in node.inputs]
-    attrs = {k: resolved(v, sizes) for k, v in node.attrs.items()}
-    if node.op in PRODUCTS:
-        result = PRODUCTS[node.op](*unpacked(node.op, inputs, [n.spec for n in node.inputs]), **attrs)
-    else:
-        wide = [
-            x.astype(mx.float32) if kind in HALVES and node.op not in _AS_THEY_ARE else x
-            for x, kind in zip(inputs, kinds, strict=True)
-        ]
-        result = LOWERINGS[node.op](*wide, **attrs)
-    results = result if isinstance(result, tuple) else (result,)
-    results = tuple(x.astype(mlx_dtype(s.dtype)) for x, s in zip(results, node.specs, strict=True))
-    return results if len(results) > 1 else results[0]
-
-
-#: Rows that only move, or read a 16-bit cache: to widen it would be to copy it.
-_AS_THEY_ARE = {
-    "reshape", "permute", "broadcast_to", "slice", "concat", "take", "kv_append", "paged_attention", "after",
-}  # fmt: skip

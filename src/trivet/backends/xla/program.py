@@ -9,17 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trivet.backends.base import bind, logical, resolved
+from trivet.backends.base import resolved
+from trivet.backends.traced import Library, checked, computed
 from trivet.backends.xla.lowerings import LOWERINGS
 from trivet.backends.xla.placement import Placement
 from trivet.backends.xla.products import PRODUCTS, unpacked
 from trivet.backends.xla.types import jax_dtype, typed
-from trivet.dtypes import HALVES, DType
+from trivet.dtypes import DType
 from trivet.errors import CapacityError, DTypeError, InputError
 from trivet.graph import Graph, Node, to_numpy
 
 #: name -> the weight in device memory
 DeviceWeights = Callable[[Node], Any]
+LIBRARY = Library(
+    jax.Array, jnp.float32, jax_dtype, lambda array, dtype: jnp.asarray(typed(array, dtype)),
+    LOWERINGS, PRODUCTS, unpacked,
+)  # fmt: skip
 
 
 def put(array: Any, dtype: DType, where: Any) -> Any:
@@ -37,22 +42,9 @@ def as_function(graph: Graph, sizes: Mapping[str, int], placement: Placement) ->
     order = graph.nodes()
 
     def compute(changed: Any, kept: Any, weights: Any, inputs: Any, buffers: Any) -> Any:
-        with placement.tracing():
-            return computed(changed, kept, weights, inputs, buffers)
-
-    def computed(changed: Any, kept: Any, weights: Any, inputs: Any, buffers: Any) -> Any:
-        values: dict[Node, Any] = {}
-        left = iter(buffers)
         leaves = {"state": changed | kept, "weight": weights, "input": inputs}
-        for node in order:
-            if node.op in leaves:
-                values[node] = leaves[node.op][node.attrs["name"]]
-            elif node.op == "buffer":
-                values[node] = next(left)
-            else:
-                values[node] = _value(node, values, sizes)
-        outputs = {k: values[n] for k, n in graph.outputs.items()}
-        return outputs, {k: values[n] for k, n in graph.updates.items()}
+        with placement.tracing():
+            return computed(LIBRARY, graph, order, sizes, leaves, buffers)
 
     return compute
 
@@ -112,16 +104,7 @@ class XlaProgram:
         return jax.jit(function, donate_argnums=0, out_shardings=results)
 
     def _given(self, node: Node, array: Any, sizes: dict[str, int]) -> Any:
-        if isinstance(array, jax.Array):
-            if array.dtype != jax_dtype(node.dtype):
-                raise DTypeError(f"[run] {node.attrs['name']!r} is {array.dtype}, expected {node.dtype}")
-        else:
-            array = np.asarray(array)
-            if array.dtype != to_numpy(node.dtype):
-                raise DTypeError(
-                    f"[run] {node.attrs['name']!r} is NumPy's {array.dtype}, expected {node.dtype}"
-                )
-        bind(sizes, node, logical(array.shape, node.dtype))
+        array = checked(LIBRARY, node, array, sizes)
         return put(array, node.dtype, self._placement.of(node, array.shape))
 
     def _first(self, node: Node, array: Any) -> Any:
@@ -132,30 +115,3 @@ class XlaProgram:
         if node.dtype.is_packed:
             shape = (*shape[:-1], node.dtype.row_bytes(shape[-1]))
         return jnp.zeros(shape, jax_dtype(node.dtype), device=self._placement.of(node, shape))
-
-
-def _value(node: Node, values: Mapping[Node, Any], sizes: Mapping[str, int]) -> Any:
-    if node.op == "constant":
-        return jnp.asarray(typed(node.value, node.dtype))
-    inputs = [values[n] for n in node.inputs]
-    if node.op == "item":
-        return inputs[0][node.attrs["index"]] if len(node.inputs[0].specs) > 1 else inputs[0]
-    kinds = [n.dtype for n in node.inputs]
-    attrs = {k: resolved(v, sizes) for k, v in node.attrs.items()}
-    if node.op in PRODUCTS:
-        result = PRODUCTS[node.op](*unpacked(node.op, inputs, [n.spec for n in node.inputs]), **attrs)
-    else:
-        wide = [
-            x.astype(jnp.float32) if kind in HALVES and node.op not in _AS_THEY_ARE else x
-            for x, kind in zip(inputs, kinds, strict=True)
-        ]
-        result = LOWERINGS[node.op](*wide, **attrs)
-    results = result if isinstance(result, tuple) else (result,)
-    results = tuple(x.astype(jax_dtype(s.dtype)) for x, s in zip(results, node.specs, strict=True))
-    return results if len(results) > 1 else results[0]
-
-
-#: Rows that only move, or read a 16-bit cache: to widen it would be to copy it.
-_AS_THEY_ARE = {
-    "reshape", "permute", "broadcast_to", "slice", "concat", "take", "kv_append", "paged_attention", "after",
-}  # fmt: skip

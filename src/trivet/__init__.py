@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet.dtypes import u8 as u8
     from trivet.errors import TrivetError as TrivetError
     from trivet.generate.model import load as load
+    from trivet.hub.fetch import pull as pull
     from trivet.merging import merge as merge
     from trivet.runtime import device as device
     from trivet.runtime import devices as devices
@@ -56,6 +57,7 @@ _NAMES = {
     "trivet.adapter": ("Adapter",),
     "trivet.errors": ("TrivetError",),
     "trivet.generate.model": ("load",),
+    "trivet.hub.fetch": ("pull",),
     "trivet.merging": ("merge",),
     "trivet.runtime": ("device", "devices"),
     "trivet.tensor": (

@@ -13,6 +13,7 @@ TrivetError
 │   ├── SafetensorsError
 │   ├── PlanError
 │   └── CheckpointError                           of a training run: not one, or not as it was saved
+├── HubError              (RuntimeError)          a model hub did not give what was asked; says what to do
 ├── TokenizerError        (ValueError)
 ├── TemplateError         (ValueError)            a chat template failed, looped or reached out
 ├── ModelError            (ValueError)            metadata and tensors do not make a known model
@@ -73,6 +74,10 @@ class PlanError(FileError):
 
 class CheckpointError(FileError):
     """A checkpoint of a training run is not one, or is not as it was saved."""
+
+
+class HubError(TrivetError, RuntimeError):
+    """A model hub, or its cache here, did not have or give what was asked; the message says what to do."""
 
 
 class TokenizerError(TrivetError, ValueError):

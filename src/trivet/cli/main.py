@@ -26,8 +26,11 @@ from trivet.cli import (
     export,
     finetune,
     inspect,
+    list,
     merge,
     pretrain,
+    pull,
+    rm,
     run,
     tokenize,
 )
@@ -43,7 +46,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, chat, inspect, tokenize, eval, devices, bench, export, finetune, pretrain, merge):
+for verb in (
+    run, chat, pull, list, rm, inspect, tokenize, eval, devices, bench, export, finetune, pretrain, merge,
+):  # fmt: skip
     name = verb.__name__.rsplit(".", 1)[1]
     app.command(name, help=verb.__doc__, epilog=f"\b\nExample: {verb.EXAMPLE}")(getattr(verb, name))
 app.add_typer(data.app, name="data", help=data.__doc__)

@@ -17,7 +17,8 @@ from trivet.errors import FileError
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A GGUF file, a Hugging Face folder, or a short name: smollm2-135m."
+        metavar="MODEL",
+        help="A GGUF file, a Hugging Face folder, a pulled OWNER/REPO[:QUANT], or smollm2-135m.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]

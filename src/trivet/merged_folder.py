@@ -37,10 +37,14 @@ def write(
     named: dict[str, TensorSource] = {}
     for name, source in tensors.items():
         theirs = module.hf_original(name)
-        if theirs is not None:
+        if theirs is not None and "{}" in theirs:
+            for i in range(source.shape[0]):
+                part = partial(_part, base, name, source, i)
+                named[theirs.format(i)] = TensorSource(source.dtype, source.shape[1:], part)
+        elif theirs:
             shape = source.shape[::-1] if transposed(module, name) else source.shape
             named[theirs] = TensorSource(source.dtype, shape, partial(_ordered, base, name, source))
-        elif not base.path.is_dir():  # a folder's own configuration says it
+        elif theirs is None and not base.path.is_dir():  # a folder's own configuration says it
             raise UnsupportedError(
                 f"[merge] config.json has no words for the tensor {name}; merge into a .gguf file"
             )
@@ -64,6 +68,11 @@ def write(
     return notes
 
 
+def _part(base: Checkpoint, name: str, source: TensorSource, index: int) -> npt.NDArray[Any]:
+    """One part of a tensor that a folder holds in parts."""
+    return np.ascontiguousarray(_ordered(base, name, source)[index])
+
+
 def _ordered(base: Checkpoint, name: str, source: TensorSource) -> npt.NDArray[Any]:
     """The tensor's bytes with the rows of queries and keys in Hugging Face's order, turned where it has them
     so."""
@@ -78,9 +87,7 @@ def _config(module: Any, base: Checkpoint, tensors: Mapping[str, TensorSource]) 
     names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
     kind = names[tensors["token_embd.weight"].dtype.name]
     if not base.path.is_dir():
-        tied = "output.weight" not in tensors
-        vocab = tensors["token_embd.weight"].shape[0]
-        return {**module.hf_config(base.metadata, vocab, tied), "torch_dtype": kind}
+        return {**module.hf_config(base), "torch_dtype": kind}
     config = json.loads((base.path / "config.json").read_text("utf-8"))
     config.pop("dtype", None)
     return {**config, "torch_dtype": kind}

@@ -98,9 +98,7 @@ def test_names_go_both_ways(pair):
     config = json.loads((folder / "config.json").read_text())
     for name in checkpoint.tensors:
         assert module.hf_rename(module.hf_original(name)) == name
-    made = module.hf_config(
-        checkpoint.metadata, BASE["vocab_size"], "output.weight" not in checkpoint.tensors
-    )
+    made = module.hf_config(checkpoint)
     assert module.hf_metadata(made) == checkpoint.metadata
     assert {k: config[k] for k in ("n_embd", "n_layer", "n_head")} == {
         k: made[k] for k in ("n_embd", "n_layer", "n_head")

@@ -1,92 +1,83 @@
-"""Tiny random transformers models, saved as safetensors: our logits against theirs, in float32."""
+"""Tiny random transformers models of every architecture: our logits against theirs, in float32, from folders
+and from GGUF files, which llama.cpp reads, too, and which become folders again that transformers reads."""
 
 import numpy as np
 import pytest
 
 import trivet as tv
 from devices import DEVICES
+from trivet import graph, merged_folder, models, runtime
+from trivet.dtypes import i32
+from trivet.formats.gguf import TensorSource
+from trivet.graph import Graph
+from trivet.models.checkpoint import open_checkpoint
+from trivet.nn.attention import whole_sequence
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-BASE = {
-    "vocab_size": 131,
-    "hidden_size": 48,
-    "intermediate_size": 88,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "initializer_range": 0.3,
-    "tie_word_embeddings": False,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
-LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
-
-CASES = {
-    "llama": ("Llama", {}),
-    "llama-tied": ("Llama", {"tie_word_embeddings": True}),
-    "llama-multi-query": ("Llama", {"num_key_value_heads": 1}),
-    "llama-no-grouping": ("Llama", {"num_key_value_heads": 6}),
-    "llama-odd-head": (
-        "Llama",
-        {"head_dim": 10, "hidden_size": 50, "num_attention_heads": 5, "num_key_value_heads": 5},
-    ),
-    "llama-bias": ("Llama", {"attention_bias": True}),
-    "llama-linear-rope": ("Llama", {"rope_parameters": LINEAR}),
-    "llama-llama3-rope": ("Llama", {"rope_parameters": LLAMA3}),
-    "llama-yarn-rope": ("Llama", {"rope_parameters": YARN}),
-    "mistral": ("Mistral", {"sliding_window": None}),
-    "mistral-window": ("Mistral", {"sliding_window": 7}),
-    "mistral-long-window": ("Mistral", {"sliding_window": 70}),
-    "llama-bf16": ("Llama", {"dtype": "bfloat16", "attention_bias": True}),
-    "llama-f16": ("Llama", {"dtype": "float16", "attention_bias": True, "tie_word_embeddings": True}),
-}
-LENGTH = 150  # over two pages of the cache, and past every window and original context
+import families  # noqa: E402
+from families import LENGTH, near  # noqa: E402
 
 
-@pytest.fixture(scope="module", params=CASES)
-def pair(request, tmp_path_factory):
-    """The folder of a saved model, ids, and the logits transformers gives for them."""
-    family, changes = CASES[request.param]
-    stored = getattr(torch, changes.get("dtype", "float32"))  # what the file holds; the oracle is float32
-    torch.manual_seed(3)
-    config = getattr(transformers, f"{family}Config")(**(BASE | changes | {"dtype": "float32"}))
-    model = (
-        getattr(transformers, f"{family}ForCausalLM")._from_config(config, attn_implementation="eager").eval()
-    )
-    with torch.no_grad():
-        for name, p in model.named_parameters():  # biases and norms start as 0 and 1: make them matter
-            if name.endswith("bias") or "norm" in name:
-                p.add_(torch.randn_like(p) * 0.2)
-            p.copy_(p.to(stored))
-        ids = np.random.default_rng(5).integers(0, 131, LENGTH)
-        want = model(torch.tensor(ids)[None]).logits[0].numpy()
-    folder = tmp_path_factory.mktemp(request.param)
-    model.to(stored).save_pretrained(folder)
-    return folder, ids.tolist(), want
+@pytest.fixture(scope="module", params=families.CASES)
+def case(request, tmp_path_factory):
+    return families.make(tmp_path_factory.mktemp(request.param), request.param)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_logits(pair, device):
-    folder, ids, want = pair
-    got = tv.load(folder, device=device, kv="f32").logits(ids)
-    assert got.shape == want.shape
-    assert np.abs(got - want).max() < 2e-4 * max(1.0, np.abs(want).max())
+def test_logits(case, device):
+    assert near(tv.load(case.folder, device=device, kv="f32").logits(case.ids), case.logits)
+    assert near(tv.load(case.file, device=device, kv="f32").logits(case.ids), case.logits)
 
 
-def test_token_by_token_equals_at_once(pair):
-    folder, ids, _ = pair
-    model = tv.load(folder, device="cpu")
+def test_token_by_token_equals_at_once(case):
+    model = tv.load(case.file, device="cpu")
     session = model.session()
-    rows = [model.engine.forward(session, [i], [0])[0] for i in ids[:80]]
-    assert np.array_equal(np.stack(rows), model.logits(ids[:80]))
+    rows = [model.engine.forward(session, [i], [0])[0] for i in case.ids[:80]]
+    assert np.array_equal(np.stack(rows), model.logits(case.ids[:80]))
+
+
+def test_a_whole_sequence_equals_pages(case):
+    checkpoint = open_checkpoint(case.file)
+    ids, positions = (graph.input(name, (2, LENGTH), i32) for name in ("ids", "positions"))
+    logits = models.build(checkpoint)(ids, positions, whole_sequence)
+    backend = runtime.backend("cpu")
+    program = backend.compile(Graph({"logits": logits}), weights=checkpoint.load)
+    both = np.array([case.ids, case.ids[::-1]], np.int32)
+    given = {"ids": both, "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1))}
+    assert near(backend.to_numpy(program.run(given)["logits"])[0], case.logits)
+
+
+def plain(metadata):
+    """What is no tokenizer's, as numbers that were float32."""
+    return {
+        k: f"{v:.6g}" if isinstance(v, float | np.floating) else np.asarray(v).tolist()
+        for k, v in metadata.items()
+        if not k.startswith("tokenizer.")
+    }
+
+
+def test_a_file_becomes_a_folder_that_transformers_reads(case, tmp_path):
+    base = open_checkpoint(case.file)
+    sources = {n: TensorSource(e.dtype, e.shape, e.load) for n, e in base.tensors.items()}
+    merged_folder.write(tmp_path / "made", base, sources, {}, "")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "made", dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        assert near(theirs(torch.tensor(case.ids)[None]).logits[0].numpy(), case.logits)
+    again = open_checkpoint(tmp_path / "made")
+    assert plain(again.metadata) == plain(base.metadata)
+    assert {n: e.shape for n, e in again.tensors.items()} == {n: e.shape for n, e in base.tensors.items()}
+
+
+def test_llama_cpp_gives_the_same_logits(case, request):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    if case.folder.name[:-1] in families.NOT_IN_LLAMA_CPP:
+        return
+    theirs = llama_cpp.Llama(
+        str(case.file), n_ctx=LENGTH, logits_all=True, verbose=False, type_k=0, type_v=0, n_threads=1
+    )
+    theirs.eval(case.ids)
+    assert near(np.array(theirs.scores[:LENGTH]), case.logits, 2e-3)

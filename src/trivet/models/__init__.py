@@ -1,10 +1,11 @@
 """Architectures, one file each, and the checkpoints they are built from.
 
-An architecture module has: `Config` with `Config.from_metadata(checkpoint)`, a model class `Model(config,
-checkpoint)` that keeps its `config`, and, to open Hugging Face folders, `hf_metadata`, `hf_rename`,
-`hf_arrange` and `hf_extra`. docs/add-a-model.md writes one. Where a folder holds matrices as
-[inputs, outputs], `hf_transposed(name)` says which.
-Every checkpoint speaks GGUF's metadata keys and tensor names, whatever file it came from.
+An architecture module has: `Config` with `Config.from_metadata(checkpoint)`, and `Model(config, checkpoint)`,
+a `decoder.Decoder` that keeps its `config`. To open Hugging Face folders, `hf_metadata(config)`,
+`hf_rename(name)`, `hf_arrange(name, array, metadata)` and `hf_extra(config)`, and where a folder holds
+matrices as [inputs, outputs], `hf_transposed(name)`; to write them, the inverses `hf_config(checkpoint)` and
+`hf_original(name)`. docs/add-a-model.md writes one. Every checkpoint speaks GGUF's metadata keys and tensor
+names, whatever file it came from.
 """
 
 from __future__ import annotations
@@ -19,9 +20,20 @@ if TYPE_CHECKING:
     from trivet.models.checkpoint import Checkpoint
 
 #: general.architecture in GGUF -> module
-ARCHITECTURES = {"gpt2": "gpt2", "llama": "llama"}
+ARCHITECTURES = {
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "qwen2": "qwen",
+    "qwen3": "qwen",
+}
 #: model_type in a Hugging Face config.json -> module
-MODEL_TYPES = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama"}
+MODEL_TYPES = {
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen",
+    "qwen3": "qwen",
+}
 
 
 def build(checkpoint: Checkpoint) -> Any:

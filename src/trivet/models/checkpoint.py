@@ -203,20 +203,53 @@ def _open_folder(path: Path) -> Checkpoint:
         raise ModelError(f"[load] {path / 'config.json'} has no model_type")
     module = by_model_type(config["model_type"])
     file = SafetensorsFile.open(path)
-    metadata = module.hf_metadata(config)
+    tensors = _folder_entries(file, config["model_type"], module, module.hf_metadata(config))
+    for name, array in module.hf_extra(config).items():
+        tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, partial(np.asarray, array))
+    _check_vocabulary(config, tensors)
+    return Checkpoint(path, module.hf_metadata(config), tensors)
+
+
+def _check_vocabulary(config: Mapping[str, Any], tensors: dict[str, Entry]) -> None:
+    """Holds the embedding and the output matrix against what config.json says of them."""
+    embedding, vocab = tensors.get("token_embd.weight"), positive(config, "vocab_size")
+    if embedding is not None and embedding.shape[0] != vocab:
+        raise ModelError(
+            f"[load] config.json: vocab_size is {vocab}; the embedding has {embedding.shape[0]} rows"
+        )
+    tied = config.get("tie_word_embeddings")
+    if tied is True:
+        tensors.pop("output.weight", None)
+    elif tied is False and "output.weight" not in tensors:
+        raise ModelError("[load] config.json: tie_word_embeddings is false, and there is no output matrix")
+
+
+def _folder_entries(file: Any, kind: str, module: Any, metadata: Mapping[str, Any]) -> dict[str, Entry]:
+    """A folder's tensors by GGUF's names."""
     tensors: dict[str, Entry] = {}
+    parts: dict[str, dict[int, Entry]] = {}
     for theirs, info in file.tensors.items():
         renamed = module.hf_rename(theirs)
         if renamed is None:
-            raise ModelError(
-                f"[load] tensor {theirs!r} of {path.name} is not one a {config['model_type']} model has"
-            )
+            raise ModelError(f"[load] tensor {theirs!r} of {file.path.name} is not one a {kind} model has")
         if not renamed:  # a buffer, no weight
             continue
-        tensors[renamed] = _folder_entry(file, theirs, renamed, info, module, metadata)
-    for name, array in module.hf_extra(config).items():
-        tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, partial(np.asarray, array))
-    return Checkpoint(path, metadata, tensors)
+        ours, _, part = renamed.partition("#")
+        entry = _folder_entry(file, theirs, ours, info, module, metadata)
+        if part:
+            parts.setdefault(ours, {})[int(part)] = entry
+        else:
+            tensors[ours] = entry
+    return tensors | {name: _stacked(name, entries) for name, entries in parts.items()}
+
+
+def _stacked(name: str, parts: Mapping[int, Entry]) -> Entry:
+    """A tensor that a folder holds in parts, one for a head or an expert."""
+    found = [parts[i] for i in sorted(parts)]
+    if sorted(parts) != list(range(len(parts))) or len({(e.dtype, e.shape) for e in found}) > 1:
+        raise ModelError(f"[load] the {len(parts)} parts of tensor {name!r} are not of one kind, from 0 on")
+    first = found[0]
+    return Entry(first.dtype, (len(found), *first.shape), lambda: np.stack([e.load() for e in found]))
 
 
 def _folder_entry(

@@ -1,0 +1,134 @@
+"""Tiny random transformers models of every architecture and variant, as folders and as GGUF files of the same
+tensors, and the logits transformers gives."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+import tiny_model
+from trivet.formats.gguf import TensorSource, write_gguf
+from trivet.models.checkpoint import Checkpoint, open_checkpoint
+
+VOCAB = len(tiny_model.TOKENS)
+BASE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 88,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.3,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+WIDE = {"head_dim": 10, "hidden_size": 50, "num_attention_heads": 5, "num_key_value_heads": 5}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama-tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama-multi-query": ("Llama", {"num_key_value_heads": 1}),
+    "llama-no-grouping": ("Llama", {"num_key_value_heads": 6}),
+    "llama-odd-head": ("Llama", WIDE),
+    "llama-bias": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-linear-rope": ("Llama", {"rope_parameters": LINEAR}),
+    "llama-dynamic-rope": ("Llama", {"rope_parameters": DYNAMIC}),
+    "llama-llama3-rope": ("Llama", {"rope_parameters": LLAMA3, "head_dim": 16}),
+    "llama-yarn-rope": ("Llama", {"rope_parameters": YARN}),
+    "llama-yarn-factor": ("Llama", {"rope_parameters": YARN | {"attention_factor": 1.3, "beta_fast": 20.0}}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral-window": ("Mistral", {"sliding_window": 7}),
+    "mistral-long-window": ("Mistral", {"sliding_window": 70}),
+    "llama-bf16": ("Llama", {"dtype": "bfloat16", "attention_bias": True}),
+    "llama-f16": ("Llama", {"dtype": "float16", "attention_bias": True, "tie_word_embeddings": True}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2-tied": ("Qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN}),
+    "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"head_dim": 10}),
+    "qwen3-tied": ("Qwen3", {"head_dim": 8, "tie_word_embeddings": True, "attention_bias": True}),
+}
+#: where llama.cpp has no windows, or not these biases
+NOT_IN_LLAMA_CPP = (
+    "mistral-window",
+    "mistral-long-window",
+    "qwen2-window",
+    "llama-bf16",
+    "llama-f16",
+    "qwen3-tied",
+)
+LENGTH = 150  # over two pages of the cache, and past every window and original context
+
+
+@dataclass(frozen=True)
+class Case:
+    """A folder, a GGUF file of its tensors, ids, and transformers' logits and last hidden states."""
+
+    folder: Path
+    file: Path
+    ids: list[int]
+    logits: np.ndarray
+    hidden: np.ndarray
+
+
+def saved(folder: Path, name: str, **more: Any) -> Any:
+    """A model of that case, saved, whose biases and norms are not 0 and 1; for the oracle it is float32."""
+    family, changes = CASES[name]
+    stored = getattr(torch, changes.get("dtype", "float32"))
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{family}Config")(**(BASE | changes | more | {"dtype": "float32"}))
+    model = (
+        getattr(transformers, f"{family}ForCausalLM")._from_config(config, attn_implementation="eager").eval()
+    )
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if key.endswith("bias") or "norm" in key:
+                p.add_(torch.randn_like(p) * 0.2)
+            p.copy_(p.to(stored))
+    copy.deepcopy(model).to(stored).save_pretrained(folder)
+    return model
+
+
+def make(folder: Path, name: str) -> Case:
+    model = saved(folder, name)
+    ids = np.random.default_rng(5).integers(0, VOCAB, LENGTH)
+    with torch.no_grad():
+        out = model(torch.tensor(ids)[None], output_hidden_states=True)
+    file = as_gguf(open_checkpoint(folder), folder / "model.gguf")
+    return Case(folder, file, ids.tolist(), out.logits[0].numpy(), out.hidden_states[-1][0].numpy())
+
+
+def as_gguf(checkpoint: Checkpoint, path: Path) -> Path:
+    """A folder's tensors under GGUF's names, with the tokenizer of the tiny model."""
+    words = {k: v for k, v in tiny_model.metadata().items() if k.startswith("tokenizer.")}
+    words["tokenizer.ggml.pre"] = "gpt-2"  # as llama.cpp spells it
+    sizes = {k: np.float32(v) if isinstance(v, float) else v for k, v in checkpoint.metadata.items()}
+    tensors = {
+        name: TensorSource(entry.dtype, entry.shape, entry.load) for name, entry in checkpoint.tensors.items()
+    }
+    write_gguf(path, {**sizes, **words}, tensors)
+    return path
+
+
+def near(got: np.ndarray, want: np.ndarray, bound: float = 2e-4) -> bool:
+    return got.shape == want.shape and np.abs(got - want).max() < bound * max(1.0, np.abs(want).max())

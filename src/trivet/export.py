@@ -43,7 +43,8 @@ def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
         raise InputError("[export] the file to write has an empty name")
     checkpoint = open_checkpoint(resolve(model))
     target = Path(out)
-    if os.path.exists(target) and target.samefile(checkpoint.path):
+    own = [checkpoint.path] if checkpoint.gguf is None else checkpoint.gguf.paths
+    if os.path.exists(target) and any(target.samefile(path) for path in own):
         raise InputError(f"[export] {target} is the model itself; write somewhere else")
     if checkpoint.gguf is None or checkpoint.gguf.unsupported:
         raise UnsupportedError(

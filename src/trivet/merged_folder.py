@@ -18,7 +18,7 @@ from trivet.adapter import in_order
 from trivet.errors import FileError, InputError, UnsupportedError
 from trivet.formats.common import sweep, written_aside
 from trivet.formats.gguf import TensorSource
-from trivet.formats.safetensors_save import write_safetensors
+from trivet.formats.safetensors_save import write_sharded
 from trivet.models.checkpoint import Checkpoint, transposed
 from trivet.text.hf_tokenizer import tokenizer_files
 
@@ -60,7 +60,7 @@ def write(
             raise InputError(f"[merge] {folder} is not empty; write somewhere else")
     except OSError as error:
         raise FileError(f"[merge] {folder}: {error.strerror}") from None
-    write_safetensors(folder / "model.safetensors", named, {"format": "pt", **facts})
+    write_sharded(folder, named, {"format": "pt", **facts})
     notes = _copy(base.path, folder) if base.path.is_dir() else _tokenizer(base, folder)
     for name, text in (("README.md", card), ("config.json", json.dumps(config, indent=2) + "\n")):
         with written_aside(folder / name, "merge") as file:

@@ -137,7 +137,8 @@ def merge(
 
 def _spare(target: Path, base: Checkpoint, adapters: Sequence[Scaled]) -> None:
     """Raises InputError if what is read would be written over, or written into."""
-    if _same_file(target, base.path):
+    own = (base.path,) if base.gguf is None else base.gguf.paths
+    if any(_same_file(target, path) for path in own):
         raise InputError(f"[merge] {target} is the model itself; write somewhere else")
     real = Path(os.path.realpath(target))
     for path in (adapter.path for adapter, _ in adapters if adapter.path is not None):

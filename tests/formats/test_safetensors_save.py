@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import load_file
+from transformers.utils.hub import get_checkpoint_shard_files
 
 from trivet import dtypes
 from trivet.blocks import to_bf16
 from trivet.errors import FileError, InputError, UnsupportedError
 from trivet.formats.gguf import TensorSource
 from trivet.formats.safetensors import SafetensorsFile
-from trivet.formats.safetensors_save import write_safetensors
+from trivet.formats.safetensors_save import write_safetensors, write_sharded
 
 ARRAYS = {
     "bytes": np.arange(7, dtype=np.uint8),
@@ -67,3 +69,32 @@ def test_refused(tmp_path):
     with pytest.raises(FileError, match="nowhere"):
         write_safetensors(tmp_path / "nowhere" / "x", ARRAYS)
     assert list(tmp_path.iterdir()) == []  # all or nothing
+
+
+def test_shards_load_in_transformers_and_as_one(tmp_path):
+    tensors = {f"t{i}": np.full(8, i, np.float32) for i in range(5)}
+    paths = write_sharded(tmp_path, tensors, {"format": "pt"}, 64)
+    assert [p.name for p in paths[:-1]] == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    shards, facts = get_checkpoint_shard_files(tmp_path, str(paths[-1]))
+    assert (sorted(shards), facts["total_size"]) == ([str(p) for p in paths[:-1]], 160)
+    found = {name: array for shard in shards for name, array in load_file(shard).items()}
+    assert {name: array.tolist() for name, array in found.items()} == {
+        n: t.tolist() for n, t in tensors.items()
+    }
+    file = SafetensorsFile.open(tmp_path)
+    assert all(np.array_equal(file.array(name), array) for name, array in tensors.items())
+    assert file.metadata == {"format": "pt"}
+
+
+def test_one_shard_is_a_plain_file_and_shards_are_all_or_none(tmp_path):
+    assert write_sharded(tmp_path, ARRAYS, None, 1 << 20) == [tmp_path / "model.safetensors"]
+    with pytest.raises(InputError, match="has model.safetensors; write to another folder"):
+        write_sharded(tmp_path, ARRAYS)
+    with pytest.raises(InputError, match="max_bytes"):
+        write_sharded(tmp_path, ARRAYS, None, 0)
+    (tmp_path / "empty").mkdir()
+    late = TensorSource(dtypes.f32, (8,), lambda: np.zeros(7, np.float32))
+    with pytest.raises(InputError, match="'late'"):
+        write_sharded(tmp_path / "empty", ARRAYS | {"late": late}, None, 16)
+    assert list((tmp_path / "empty").iterdir()) == []

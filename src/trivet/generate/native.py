@@ -66,20 +66,24 @@ class NativeWeights:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.architecture = checkpoint.architecture
         self._kept: dict[str, npt.NDArray[Any]] = {}
-        if checkpoint.gguf is not None:
+        if checkpoint.gguf is not None and len(checkpoint.gguf.paths) == 1:
             self.handle = Handle(core.tv_model_open, core.tv_model_free, os.fsencode(checkpoint.path))
             return
         self.handle = Handle(core.tv_model_create, core.tv_model_free)
         for name, entry in checkpoint.tensors.items():
-            self.add(name, entry.load(), entry.dtype)
+            self.add(name, entry.load(), entry.dtype, entry.shape)
 
-    def add(self, name: str, array: npt.NDArray[Any], dtype: DType) -> None:
-        """Adds a tensor that the core reads where it is; one of that name is there already or not."""
+    def add(
+        self, name: str, array: npt.NDArray[Any], dtype: DType, shape: tuple[int, ...] | None = None
+    ) -> None:
+        """Adds a tensor that the core reads where it is; one of that name is there already or not. What is
+        packed comes with its shape."""
         if name in self._kept:
             return
         array = np.ascontiguousarray(array)
-        shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-        tensor = core.tv_tensor(array.ctypes.data, dtype.id, array.ndim, shape, None)
+        shape = array.shape if shape is None else shape
+        dims = (ctypes.c_int64 * len(shape))(*shape)
+        tensor = core.tv_tensor(array.ctypes.data, dtype.id, len(shape), dims, None)
         core.tv_model_add_tensor(self.handle, name.encode(), ctypes.byref(tensor), 0)
         self._kept[name] = array
 

@@ -101,14 +101,15 @@ class Checkpoint:
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the file's bytes, or of a folder's files with weights and their names."""
+        """The hash of the file's bytes, or of a folder's or parts' files with weights and their names."""
         import hashlib  # costs a start what few need
 
         hashed = hashlib.sha256()
-        folder = self.path.is_dir()
+        parts = sorted(self.path.glob("*.safetensors")) if self.gguf is None else self.gguf.paths
+        alone = self.gguf is not None and len(parts) == 1
         try:
-            for part in sorted(self.path.glob("*.safetensors")) if folder else [self.path]:
-                hashed.update(part.name.encode() if folder else b"")
+            for part in parts:
+                hashed.update(b"" if alone else part.name.encode())
                 with part.open("rb") as file:
                     while chunk := file.read(HASHED):
                         hashed.update(chunk)

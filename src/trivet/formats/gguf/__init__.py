@@ -19,10 +19,13 @@ Bytes, in order. Numbers are little-endian; a string is its length in bytes (u64
      5. offset (u64) of the data, from the start of the data section; divides by the alignment
   7. padding to the alignment: the u32 "general.alignment" (a power of two, at least 8), or else 32
   8. the data section: each tensor's bytes, padded to the alignment; the last padding may be missing
+
+A model may be split into several such files: see split.py.
 """
 
 from trivet.formats.common import TensorInfo, UnsupportedTensor
 from trivet.formats.gguf.reader import GGUFFile
+from trivet.formats.gguf.split import write_split
 from trivet.formats.gguf.types import Encoded
 from trivet.formats.gguf.writer import TensorSource, stream_gguf, write_gguf
 
@@ -34,4 +37,5 @@ __all__ = [
     "UnsupportedTensor",
     "stream_gguf",
     "write_gguf",
+    "write_split",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from trivet.blocks import dequantize
 from trivet.errors import GGUFError, InputError, UnsupportedError
 from trivet.formats.common import MAX_ELEMENTS, TensorInfo, UnsupportedTensor, map_file, overlap, quoted
+from trivet.formats.gguf import split
 from trivet.formats.gguf.cursor import Cursor, Later
 from trivet.formats.gguf.types import (
     DEFAULT_ALIGNMENT,
@@ -65,14 +66,16 @@ class Metadata(Mapping[str, Any]):
 
 
 class GGUFFile:
-    """An open GGUF file.
+    """An open GGUF file, or all the parts of a split one as one.
 
     metadata     key -> int, float, bool, str, NumPy array (numbers), list of str, or list of arrays
     tensors      name -> TensorInfo, in file order; shapes are row-major
     unsupported  name -> UnsupportedTensor: of a type GGUF defines and trivet does not read
+    paths        the file, or all its parts; offsets count within the part that holds the tensor
     """
 
     path: Path
+    paths: tuple[Path, ...]
     version: int
     alignment: int
     metadata: Mapping[str, Any]
@@ -81,12 +84,16 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GGUFFile:
-        """Map the file at `path` and check its header.
+        """Map the file at `path` and check its header; of a split model, the first part opens them all.
 
         Raises FileError if it cannot be opened, GGUFError if it is malformed, and UnsupportedError for
         big-endian files and version 1.
         """
-        return cls(Path(path), map_file(Path(path), "GGUFFile.open"))
+        file = cls(Path(path), map_file(Path(path), "GGUFFile.open"))
+        paths = split.parts(file.path, file.metadata)
+        if len(paths) > 1:
+            file._join(paths)
+        return file
 
     def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
         cursor = Cursor(data, str(path))
@@ -97,16 +104,39 @@ class GGUFFile:
         # Both counts were taken to fit alone; together they are checked as the cursor walks on.
         self._data = data
         self._extents: dict[str, tuple[int, int, int]] = {}
-        self.metadata = Metadata(self._read_metadata(cursor, n_kv))
+        self._values = self._read_metadata(cursor, n_kv)
+        self.metadata = Metadata(self._values)
         self.alignment = self._read_alignment(cursor)
         self.tensors, self.unsupported = _read_tensors(cursor, n_tensors, self.alignment)
         self._bytes = np.frombuffer(data, np.uint8)
+        self._others: dict[str, GGUFFile] = {}  # tensor -> the part that holds it, if not this file
+        self.paths = (path,)
         self.release()  # of what the header took
 
     def release(self) -> None:
         """Lets the file's pages leave this process's memory, until they are read again."""
-        if isinstance(self._data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            self._data.madvise(mmap.MADV_DONTNEED)
+        for part in {self, *self._others.values()}:
+            if isinstance(part._data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                part._data.madvise(mmap.MADV_DONTNEED)
+
+    def _join(self, paths: Sequence[Path]) -> None:
+        """Takes in the tensors of the other parts; what is said of parts is no metadata of the whole."""
+        tensors, unsupported = dict(self.tensors), dict(self.unsupported)
+        for number, path in enumerate(paths[1:], 1):
+            part = GGUFFile(path, map_file(path, "GGUFFile.open"))
+            split.check_part(path, part.metadata, number, len(paths))
+            for name in (*part.tensors, *part.unsupported):
+                if name in tensors or name in unsupported:
+                    raise GGUFError(f"[gguf] {path}: tensor {quoted(name)}: is also in an earlier part")
+                self._others[name] = part
+            tensors |= part.tensors
+            unsupported |= part.unsupported
+        split.check_total(self.path, self.metadata, len(tensors) + len(unsupported))
+        self.tensors, self.unsupported = MappingProxyType(tensors), MappingProxyType(unsupported)
+        for key in split.KEYS:
+            self._values.pop(key, None)
+            self._extents.pop(key, None)
+        self.paths = tuple(paths)
 
     def _read_metadata(self, cursor: Cursor, count: int) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
@@ -146,7 +176,7 @@ class GGUFFile:
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The tensor's bytes, a read-only view of the mapped file."""
         info = self._info("GGUFFile.data", name)
-        return self._bytes[info.offset : info.offset + info.nbytes]
+        return self._others.get(name, self)._bytes[info.offset : info.offset + info.nbytes]
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor's values as a new float32 array in row-major shape."""

@@ -80,7 +80,7 @@ def stream_gguf(
     file: BinaryIO, metadata: Mapping[str, Any], tensors: Mapping[str, TensorSource | npt.NDArray[Any]]
 ) -> None:
     """The same to an open file; metadata begins at byte 24, in the order given."""
-    sources = {name: _source(name, tensor) for name, tensor in tensors.items()}
+    sources = sources_of(tensors)
     alignment = _alignment(metadata)
     header = bytearray(MAGIC + struct.pack("<IQQ", VERSION, len(sources), len(metadata)))
     for key, value in metadata.items():
@@ -93,6 +93,11 @@ def stream_gguf(
     file.write(header.ljust(_padded(len(header), alignment), b"\0"))
     for name, source in sources.items():
         _write_tensor(file, name, source, alignment)
+
+
+def sources_of(tensors: Mapping[str, TensorSource | npt.NDArray[Any]]) -> dict[str, TensorSource]:
+    """What is to be written, each checked. Raises InputError or UnsupportedError."""
+    return {name: _source(name, tensor) for name, tensor in tensors.items()}
 
 
 def _bad(field: str, problem: str) -> InputError:

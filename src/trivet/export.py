@@ -18,7 +18,6 @@ from trivet.generate.engine import kv_dtype
 from trivet.generate.native import serving_plan
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.text.chat_format import derive_chat_format
-from trivet.text.tokenizer import Tokenizer
 
 #: metadata of an earlier export, or of a bundle, which is another file than this one
 REPLACED = ("trivet.plan.", "trivet.chat.", "trivet.bundle.", "trivet.version")
@@ -69,7 +68,7 @@ def _chat(checkpoint: Checkpoint) -> tuple[dict[str, str | bool], str | None]:
         reason = "the model has no chat template"
     else:
         try:
-            tokenizer = Tokenizer.open(checkpoint.path)
+            tokenizer = checkpoint.tokenizer
             return derive_chat_format(source, tokenizer.bos_token, tokenizer.eos_token).metadata(), None
         except TemplateError as error:
             reason = str(error)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from trivet.errors import InputError
 from trivet.text import train_bpe
+from trivet.text.tokenizer import Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -47,7 +48,7 @@ def test_merges_are_those_of_hugging_face(texts, vocab):
     oracle = theirs(texts, vocab)
     merges = train_bpe.train(texts, vocab)
     assert spelled(merges) == json.loads(oracle.to_str())["model"]["merges"]
-    ours = train_bpe.opened(train_bpe.metadata(merges))
+    ours = Tokenizer.of(train_bpe.metadata(merges))
     assert ours.n_vocab == oracle.get_vocab_size() + 1
     for text in (TEXT, MIXED, "unseen: Größe, 漢字, 🙂"):
         assert ours.encode(text) == oracle.encode(text).ids
@@ -80,7 +81,7 @@ def test_the_order_of_texts_does_not_matter():
 
 
 def test_bytes_alone():
-    tokenizer = train_bpe.opened(train_bpe.metadata([]))
+    tokenizer = Tokenizer.of(train_bpe.metadata([]))
     assert tokenizer.n_vocab == 257
     assert tokenizer.bos_id == tokenizer.eos_id == 256
     assert tokenizer.end_ids == {256}

@@ -67,8 +67,9 @@ def load(
 
 
 def open_tokenizer(model: str | Path) -> Tokenizer:
-    """The tokenizer of a model's file alone, without loading the model."""
-    return Tokenizer.open(resolve(model))
+    """The tokenizer of a model's file or folder alone, without loading the model."""
+    path = resolve(model)
+    return open_checkpoint(path).tokenizer if path.is_dir() else Tokenizer.open(path)
 
 
 class Model:
@@ -128,12 +129,8 @@ class Model:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model's file."""
-        if self.checkpoint.path.is_dir():
-            raise ModelError(
-                f"[tokenizer] {self.checkpoint.path.name} is a folder; trivet reads the tables of GGUF files"
-            )
-        return Tokenizer.open(self.checkpoint.path)
+        """The tokenizer of the model's file or folder."""
+        return self.checkpoint.tokenizer
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:

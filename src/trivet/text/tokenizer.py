@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from trivet import _native as core
 from trivet import arguments
 from trivet.errors import InputError, TokenizerError
+from trivet.formats.gguf import write_gguf
 
 
 class Tokenizer:
@@ -45,6 +48,19 @@ class Tokenizer:
         handle = ctypes.c_void_p()
         core.tv_tokenizer_open(os.fsencode(path), ctypes.byref(handle))
         return cls(handle)
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """The tokenizer that metadata under GGUF's keys describes; errors as `open`.
+
+        >>> from trivet.text import train_bpe
+        >>> Tokenizer.of(train_bpe.metadata([])).decode([39, 72])
+        'Hi'
+        """
+        with tempfile.TemporaryDirectory(prefix="trivet-") as folder:
+            path = Path(folder) / "tokenizer.gguf"
+            write_gguf(path, metadata, {})
+            return cls.open(path)  # mapped: the file may go
 
     def encode(
         self,

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import heapq
 import re
-import tempfile
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trivet import arguments
-from trivet.formats.gguf import write_gguf
-from trivet.text.tokenizer import Tokenizer
 
 END = "<|endoftext|>"
 BYTES = 256
@@ -206,11 +202,3 @@ def metadata(merges: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
         "tokenizer.ggml.eos_token_id": end,
         "tokenizer.ggml.add_bos_token": False,
     }
-
-
-def opened(words: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of such metadata."""
-    with tempfile.TemporaryDirectory(prefix="trivet-") as folder:
-        path = Path(folder) / "tokenizer.gguf"
-        write_gguf(path, words, {})
-        return Tokenizer.open(path)  # mapped: the file may go

@@ -71,7 +71,7 @@ class Session(Shared):
         c = self.config
         merges = train_bpe.train(self._texts(), c.tokens_wanted) if c.tokenizer == "bpe" else []
         self.words = train_bpe.metadata(merges)
-        self.source = Source(train_bpe.opened(self.words), c.context)
+        self.source = Source(Tokenizer.of(self.words), c.context)
         made = self.source.tokenizer.n_vocab
         if made < c.tokens_wanted:
             self.notes.append(f"{c.data}: the corpus gives {made} tokens, fewer than {c.tokens_wanted}")

@@ -1,4 +1,4 @@
-"""Split GGUF files: written so that llama.cpp and the gguf package read them, read as one, and hostile ones."""
+"""Split GGUF files: written so that others read them, read as one, and hostile ones."""
 
 from pathlib import Path
 
@@ -108,6 +108,7 @@ def test_the_hash_is_of_all_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_llama_cpp_reads_the_parts(smollm2_path: Path, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     source = GGUFFile.open(smollm2_path)

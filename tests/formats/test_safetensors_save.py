@@ -89,7 +89,7 @@ def test_shards_load_in_transformers_and_as_one(tmp_path):
 
 def test_one_shard_is_a_plain_file_and_shards_are_all_or_none(tmp_path):
     assert write_sharded(tmp_path, ARRAYS, None, 1 << 20) == [tmp_path / "model.safetensors"]
-    with pytest.raises(InputError, match="has model.safetensors; write to another folder"):
+    with pytest.raises(InputError, match=r"has model\.safetensors; write to another folder"):
         write_sharded(tmp_path, ARRAYS)
     with pytest.raises(InputError, match="max_bytes"):
         write_sharded(tmp_path, ARRAYS, None, 0)

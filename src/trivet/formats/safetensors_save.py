@@ -1,4 +1,4 @@
-"""Writing safetensors, a file or shards: the same input gives the same bytes, and one tensor is held at a time."""
+"""Writing safetensors, a file or shards: the same input gives the same bytes; one tensor is held at a time."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def write_sharded(
     metadata: Mapping[str, str] | None = None,
     max_bytes: int = SHARD_BYTES,
 ) -> list[Path]:
-    """Writes `folder`/model.safetensors, or, of more than `max_bytes`, model-00001-of-N.safetensors and on with
-    their index; gives the paths, the index last. They are there whole, or not at all. Each shard has `metadata`.
+    """Writes `folder`/model.safetensors, or, of more than `max_bytes`, model-00001-of-N.safetensors and on,
+    with their index; gives the paths, the index last. All are there whole, or none. Each shard has
+    `metadata`.
 
     Raises as `write_safetensors` does, and InputError if the folder has safetensors already, which would be
     mixed with these, or max_bytes is below 1."""

@@ -94,8 +94,8 @@ def write_split(
     tensors: Mapping[str, TensorSource | npt.NDArray[Any]],
     max_bytes: int,
 ) -> list[Path]:
-    """Writes a model as parts beside `path`, NAME-00001-of-N.gguf for NAME.gguf, and gives their paths: all of
-    them whole, or none. What fits in one part becomes `path` itself.
+    """Writes a model as parts beside `path`, NAME-00001-of-N.gguf for NAME.gguf, and gives their paths: all
+    of them whole, or none. What fits in one part becomes `path` itself.
 
     metadata, tensors: as for `write_gguf`; tensors keep their order.
     max_bytes: of tensors in a part; a larger tensor has a part to itself.

@@ -1,4 +1,4 @@
-"""Writing safetensors, a file or shards: the same input gives the same bytes; one tensor is held at a time."""
+"""Writing safetensors, a file or shards: the same input gives the same bytes, one tensor at a time."""
 
 from __future__ import annotations
 

@@ -44,6 +44,23 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
 WIDE = {"head_dim": 10, "hidden_size": 50, "num_attention_heads": 5, "num_key_value_heads": 5}
+DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
+PARTIAL = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.75}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.5, 2.0, 2.5],
+    "long_factor": [1.0, 2.0, 5.0, 9.0],
+    "original_max_position_embeddings": 64,
+}
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 1.5,
+}
+STABLE = {"layer_norm_eps": 1e-5, "head_dim": 16, "num_attention_heads": 3, "num_key_value_heads": 1}
+NEOX = {"layer_norm_eps": 1e-5, "num_key_value_heads": None}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -67,16 +84,60 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"head_dim": 10}),
     "qwen3-tied": ("Qwen3", {"head_dim": 8, "tie_word_embeddings": True, "attention_bias": True}),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 5, "tie_word_embeddings": True}),
+    "smollm3-window": (
+        "SmolLM3",
+        {
+            "num_hidden_layers": 4,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "rope_parameters": YARN | {"rope_theta": 5e5},
+        },
+    ),
+    "granite": ("Granite", GRANITE),
+    "granite-tied": (
+        "Granite",
+        GRANITE
+        | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "rope_parameters": LLAMA3}
+        | {"head_dim": 16},
+    ),
+    "olmo2": ("Olmo2", {}),
+    "olmo2-bias": ("Olmo2", {"attention_bias": True, "tie_word_embeddings": True, "rope_parameters": LINEAR}),
+    "olmo3": (
+        "Olmo3",
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 9,
+            "rope_parameters": {"full_attention": YARN, "sliding_attention": DEFAULT},
+        },
+    ),
+    "phi3": ("Phi3", {"sliding_window": 11}),
+    "phi3-partial": ("Phi3", {"tie_word_embeddings": True, "rope_parameters": PARTIAL}),
+    "phi3-long": ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
+    "stablelm": ("StableLm", STABLE),
+    "stablelm-bias": (
+        "StableLm",
+        STABLE | {"use_qkv_bias": True, "rope_parameters": PARTIAL, "tie_word_embeddings": True},
+    ),
+    "stablelm-parallel": (
+        "StableLm",
+        STABLE | {"use_parallel_residual": True, "qk_layernorm": True},
+    ),
+    "gptneox": ("GPTNeoX", NEOX),
+    "gptneox-sequential": (
+        "GPTNeoX",
+        NEOX | {"use_parallel_residual": False, "rotary_pct": 0.5, "rotary_emb_base": 5000.0},
+    ),
+    "gptneox-tied": ("GPTNeoX", NEOX | {"tie_word_embeddings": True, "attention_bias": False}),
 }
-#: where llama.cpp has no windows, or not these biases
-NOT_IN_LLAMA_CPP = (
-    "mistral-window",
-    "mistral-long-window",
-    "qwen2-window",
-    "llama-bf16",
-    "llama-f16",
-    "qwen3-tied",
-)
+#: what llama.cpp computes, too: it wants some tensors that others may leave out, and has not every window
+IN_LLAMA_CPP = [
+    "llama-bias", "llama-llama3-rope", "llama-linear-rope", "llama-yarn-factor", "qwen2-tied", "qwen3",
+    "smollm3", "granite-tied", "olmo2", "olmo3", "phi3-partial", "phi3-long", "stablelm",
+    "stablelm-parallel", "gptneox", "gptneox-sequential",
+]  # fmt: skip
 LENGTH = 150  # over two pages of the cache, and past every window and original context
 
 

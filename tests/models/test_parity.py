@@ -72,10 +72,9 @@ def test_a_file_becomes_a_folder_that_transformers_reads(case, tmp_path):
     assert {n: e.shape for n, e in again.tensors.items()} == {n: e.shape for n, e in base.tensors.items()}
 
 
-def test_llama_cpp_gives_the_same_logits(case, request):
+@pytest.mark.parametrize("case", families.IN_LLAMA_CPP, indirect=True)
+def test_llama_cpp_gives_the_same_logits(case):
     llama_cpp = pytest.importorskip("llama_cpp")
-    if case.folder.name[:-1] in families.NOT_IN_LLAMA_CPP:
-        return
     theirs = llama_cpp.Llama(
         str(case.file), n_ctx=LENGTH, logits_all=True, verbose=False, type_k=0, type_v=0, n_threads=1
     )

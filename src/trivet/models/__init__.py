@@ -22,17 +22,30 @@ if TYPE_CHECKING:
 #: general.architecture in GGUF -> module
 ARCHITECTURES = {
     "gpt2": "gpt2",
+    "gptneox": "gptneox",
+    "granite": "granite",
     "llama": "llama",
+    "olmo2": "olmo2",
+    "phi3": "phi3",
     "qwen2": "qwen",
     "qwen3": "qwen",
+    "smollm3": "smollm3",
+    "stablelm": "stablelm",
 }
 #: model_type in a Hugging Face config.json -> module
 MODEL_TYPES = {
     "gpt2": "gpt2",
+    "gpt_neox": "gptneox",
+    "granite": "granite",
     "llama": "llama",
     "mistral": "llama",
+    "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "phi3": "phi3",
     "qwen2": "qwen",
     "qwen3": "qwen",
+    "smollm3": "smollm3",
+    "stablelm": "stablelm",
 }
 
 

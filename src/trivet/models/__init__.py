@@ -3,9 +3,9 @@
 An architecture module has: `Config` with `Config.from_metadata(checkpoint)`, and `Model(config, checkpoint)`,
 a `decoder.Decoder` that keeps its `config`. To open Hugging Face folders, `hf_metadata(config)`,
 `hf_rename(name)`, `hf_arrange(name, array, metadata)` and `hf_extra(config)`, and where a folder holds
-matrices as [inputs, outputs], `hf_transposed(name)`; to write them, the inverses `hf_config(checkpoint)` and
-`hf_original(name)`. docs/add-a-model.md writes one. Every checkpoint speaks GGUF's metadata keys and tensor
-names, whatever file it came from.
+matrices as [inputs, outputs], `hf_transposed(name)`, or values less a constant, `hf_offset(name)`; to write
+them, the inverses `hf_config(checkpoint)` and `hf_original(name)`. docs/add-a-model.md writes one. Every
+checkpoint speaks GGUF's metadata keys and tensor names, whatever file it came from.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: general.architecture in GGUF -> module
 ARCHITECTURES = {
+    "gemma2": "gemma",
+    "gemma3": "gemma",
     "gpt2": "gpt2",
     "gptneox": "gptneox",
     "granite": "granite",
@@ -34,6 +36,8 @@ ARCHITECTURES = {
 }
 #: model_type in a Hugging Face config.json -> module
 MODEL_TYPES = {
+    "gemma2": "gemma",
+    "gemma3_text": "gemma",
     "gpt2": "gpt2",
     "gpt_neox": "gptneox",
     "granite": "granite",

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from trivet import graph
 from trivet.blocks import dequantize
-from trivet.dtypes import DType
+from trivet.dtypes import DType, f32
 from trivet.errors import FileError, InputError, ModelError
 from trivet.formats.gguf import GGUFFile
 from trivet.graph import Node
@@ -282,18 +282,24 @@ def _stacked(name: str, parts: Mapping[int, Entry]) -> Entry:
 def _folder_entry(
     file: Any, theirs: str, ours: str, info: Any, module: Any, metadata: Mapping[str, Any]
 ) -> Entry:
-    turned = transposed(module, ours)
+    turned, added = transposed(module, ours), offset(module, ours)
 
     def load() -> npt.NDArray[Any]:
         array = file.data(theirs).view(graph.to_numpy(info.dtype)).reshape(info.shape)
         return np.ascontiguousarray(module.hf_arrange(ours, array.T if turned else array, metadata))
 
-    return Entry(info.dtype, info.shape[::-1] if turned else info.shape, load)
+    entry = Entry(info.dtype, info.shape[::-1] if turned else info.shape, load)
+    return Entry(f32, info.shape, lambda: entry.values() + np.float32(added)) if added else entry
 
 
 def transposed(module: Any, name: str) -> bool:
     """Whether Hugging Face's folders of an architecture hold a matrix as [inputs, outputs]."""
     return hasattr(module, "hf_transposed") and bool(module.hf_transposed(name))
+
+
+def offset(module: Any, name: str) -> float:
+    """What is added to a tensor of a folder to have GGUF's, which is float32 then."""
+    return float(module.hf_offset(name)) if hasattr(module, "hf_offset") else 0.0
 
 
 def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) -> int:

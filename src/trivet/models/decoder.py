@@ -52,9 +52,14 @@ def sizes(checkpoint: Checkpoint) -> dict[str, int]:
     embedding = checkpoint.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError("[load] tensor 'token_embd.weight' is missing or not a matrix")
+    layers = at("block_count")
+    if layers > len(checkpoint.tensors):  # before anything is as long
+        raise ModelError(
+            f"[load] block_count is {layers}; {checkpoint.path.name} has {len(checkpoint.tensors)} tensors"
+        )
     return {
         "vocab": embedding.shape[0],
-        "layers": at("block_count"),
+        "layers": layers,
         "width": width,
         "hidden": at("feed_forward_length"),
         "heads": heads,
@@ -64,15 +69,15 @@ def sizes(checkpoint: Checkpoint) -> dict[str, int]:
     }
 
 
-def windows(checkpoint: Checkpoint, layers: int, period: int = 0) -> tuple[int, ...]:
-    """How many tokens each layer sees, 0 for all: `attention.sliding_window`, which is 0 or missing where no
-    layer has one, for the layers that `sliding_window_pattern` says. That is a flag for each layer, or the
-    period of those that see all, which where it is missing is `period`; 0: no layer sees all."""
+def windows(checkpoint: Checkpoint, layers: int, period: int = 0, window: int = 0) -> tuple[int, ...]:
+    """How many tokens each layer sees, 0 for all: `attention.sliding_window`, or `window` if it is missing,
+    in the layers that `sliding_window_pattern` says. That is a flag for each layer, or the period of those
+    that see all, which where it is missing is `period`; 0: no layer sees all."""
     name = f"{checkpoint.architecture}.attention.sliding_window"
-    value = checkpoint.metadata.get(name, 0)
+    value = checkpoint.metadata.get(name, window)
     if isinstance(value, int | np.integer) and value == 0:
         return (0,) * layers
-    window = positive(checkpoint.metadata, name)
+    window = positive({name: value}, name)
     key = f"{name}_pattern"
     pattern = checkpoint.metadata.get(key, period)
     if isinstance(pattern, Sequence | np.ndarray) and not isinstance(pattern, str):

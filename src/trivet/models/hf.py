@@ -38,6 +38,7 @@ SIZES = {
     "attention.head_count": "num_attention_heads",
     "vocab_size": "vocab_size",
 }
+MOST_LAYERS = 1 << 16
 #: tensors that config.json has the words for
 SAID = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -116,6 +117,8 @@ def sizes_metadata(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "attention.key_length": size,
         "attention.value_length": size,
     }
+    if keys["block_count"] > MOST_LAYERS:  # before anything is as long
+        raise ModelError(f"[load] config.json: num_hidden_layers is {keys['block_count']}")
     return {"general.architecture": name} | {f"{name}.{key}": value for key, value in keys.items()}
 
 

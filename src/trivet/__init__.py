@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet import nn as nn
     from trivet import ops as ops
     from trivet.adapter import Adapter as Adapter
+    from trivet.comparing import compare as compare
     from trivet.dtypes import DType as DType
     from trivet.dtypes import bf16 as bf16
     from trivet.dtypes import bool_ as bool_
@@ -55,6 +56,7 @@ _MODULES = ("dtypes", "errors", "nn", "ops")
 _NAMES = {
     "trivet.dtypes": ("DType", "bf16", "bool_", "f16", "f32", "f64", "i8", "i32", "i64", "u8"),
     "trivet.adapter": ("Adapter",),
+    "trivet.comparing": ("compare",),
     "trivet.errors": ("TrivetError",),
     "trivet.generate.model": ("load",),
     "trivet.hub.fetch": ("pull",),

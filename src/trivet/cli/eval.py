@@ -19,10 +19,10 @@ from trivet.cli.output import (
     ModelArgument,
     ThreadsOption,
     emit_json,
-    not_utf8,
+    read_text,
     table,
 )
-from trivet.errors import FileError, InputError
+from trivet.errors import InputError
 
 EXAMPLE = "trivet eval smollm2-135m --data held_out.jsonl --task exact --adapter orders/adapter"
 TASKS = ("loss", "exact", "choice")
@@ -76,7 +76,7 @@ def eval(
 
 
 def _text(m: Any, text: Path, window: int, stride: int, as_json: bool) -> None:
-    ids = m.tokenizer.encode(_read(text), add_special=True)
+    ids = m.tokenizer.encode(read_text("[eval]", text), add_special=True)
     if len(ids) < 2:
         raise InputError(f"[eval] {text} is {len(ids)} tokens; there is nothing to score")
     from trivet.cli.progress import progress
@@ -151,12 +151,3 @@ def _loss(m: Any, path: Path) -> dict[str, Any]:
 
 def _answers(found: Any) -> dict[str, Any]:
     return {"rows": found.rows, "right": found.right, "share": round(found.share, 4), "wrong": found.wrong}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise not_utf8(f"[eval] {path}", error) from None
-    except OSError as error:
-        raise FileError(f"[eval] {path}: {error.strerror}") from None

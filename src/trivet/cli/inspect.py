@@ -14,6 +14,7 @@ from trivet.cli.output import (
     ModelArgument,
     emit_json,
     human_bytes,
+    short,
     table,
 )
 
@@ -33,7 +34,7 @@ def inspect(
     if as_json:
         emit_json(found)
         return
-    table(("metadata", "value"), [(k, _short(v)) for k, v in found["metadata"].items()])
+    table(("metadata", "value"), [(k, short(v)) for k, v in found["metadata"].items()])
     print()
     if tensors:
         rows = [
@@ -66,12 +67,3 @@ def _summary(found: dict[str, Any]) -> None:
 
 def _shape(shape: list[int]) -> str:
     return " x ".join(map(str, shape))
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{value['array']} [{value['length']}] {', '.join(map(repr, value['first']))}, ..."
-    if isinstance(value, float):
-        return f"{value:.7g}"
-    text = str(value).replace("\n", "\\n")
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -44,6 +44,16 @@ def read_stdin() -> str:
         raise not_utf8("[stdin]", error) from None
 
 
+def read_text(call: str, path: Path) -> str:
+    """A text file, which must be UTF-8. Raises FileError."""
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise not_utf8(f"{call} {path}", error) from None
+    except OSError as error:
+        raise FileError(f"{call} {path}: {error.strerror}") from None
+
+
 def not_utf8(what: str, error: UnicodeDecodeError) -> FileError:
     """The error to raise where `what` ought to be text."""
     return FileError(f"{what} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
@@ -77,6 +87,20 @@ def note(text: str) -> None:
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         text = f"\x1b[2m{text}\x1b[0m"
     print(text, file=sys.stderr)
+
+
+def short(value: Any, width: int = 80) -> str:
+    """A metadata value, as `generate.describe.plain` has it, on one line.
+
+    >>> short({"array": "str", "length": 9, "first": ["a", "b"]}), short(1 / 3)
+    ("str [9] 'a', 'b', ...", '0.3333333')
+    """
+    if isinstance(value, dict):
+        return f"{value['array']} [{value['length']}] {', '.join(map(repr, value['first']))}, ..."
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    text = str(value).replace("\n", "\\n")
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def human_bytes(n: float) -> str:

@@ -28,9 +28,15 @@ from trivet.plan import rebuilt, rewrite
 
 #: "all" linears of a decoder block, by GGUF's names and by Hugging Face's
 MODULES = {
-    "attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_output": "o_proj",
-    "ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj", "attn_qkv": "c_attn",
-}  # fmt: skip
+    "attn_q": ("q_proj",),
+    "attn_k": ("k_proj",),
+    "attn_v": ("v_proj",),
+    "attn_qkv": ("c_attn", "qkv_proj", "query_key_value"),
+    "attn_output": ("o_proj", "dense"),
+    "ffn_gate": ("gate_proj",),
+    "ffn_up": ("up_proj", "gate_up_proj", "dense_h_to_4h"),
+    "ffn_down": ("down_proj", "dense_4h_to_h"),
+}
 MOST_RANK = 4096
 EMBEDDING = "token_embd.weight"
 
@@ -72,7 +78,8 @@ def _matches(name: str, target: str) -> bool:
     module = name.removesuffix(".weight").rpartition(".")[2]
     if target == "all":
         return name.startswith("blk.") and module in MODULES
-    return target in (module, MODULES.get(module)) or fnmatchcase(name.removesuffix(".weight"), target)
+    named = target in (module, *MODULES.get(module, ()))
+    return named or fnmatchcase(name.removesuffix(".weight"), target)
 
 
 @dataclass(slots=True)

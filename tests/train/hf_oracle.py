@@ -53,6 +53,7 @@ GPT2 = {
     "n_positions": 128,
     "initializer_range": 0.2,
 }
+HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 FAMILIES = {
     "llama": ("Llama", SIZES),
     "llama-tied-bias": ("Llama", SIZES | {"tie_word_embeddings": True, "attention_bias": True}),
@@ -60,10 +61,22 @@ FAMILIES = {
     "llama3-rope": ("Llama", SIZES | {"rope_parameters": LLAMA3, "num_key_value_heads": 1}),
     "mistral-window": ("Mistral", SIZES | {"sliding_window": 7}),
     "gpt2": ("GPT2", GPT2),
+    "qwen2": ("Qwen2", SIZES),
+    "qwen3": ("Qwen3", SIZES | {"head_dim": 10}),
+    "smollm3": ("SmolLM3", SIZES | {"num_hidden_layers": 4, "pad_token_id": None}),
+    "granite": ("Granite", SIZES | {"residual_multiplier": 0.4, "logits_scaling": 1.5}),
+    "olmo2": ("Olmo2", SIZES),
+    "phi3": ("Phi3", SIZES | {"pad_token_id": None}),
+    "stablelm": ("StableLm", SIZES | {"qk_layernorm": True, "rope_parameters": HALF}),
+    "gptneox": ("GPTNeoX", SIZES | {"num_key_value_heads": 4, "rope_parameters": HALF}),
 }
 #: GGUF's names of the blocks' matrices that peft adapts here
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-ALL_OF_GPT2 = ["c_attn", "c_proj", "c_fc"]
+FUSED = {
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+    "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    "gptneox": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+}
 
 
 PLAIN = AdamW()
@@ -102,13 +115,17 @@ class Pair:
 
     def arranged(self, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Their tensors, or gradients, as ours: renamed, rows of q and k as pairs."""
-        out = {}
+        out, parts = {}, {}
         for name, tensor in tensors.items():
-            ours = self.module.hf_rename(name)
+            ours, _, part = self.module.hf_rename(name).partition("#")
             array = tensor.detach().numpy().copy()
             array = array.T if transposed(self.module, ours) else array
-            out[ours] = self.module.hf_arrange(ours, array, self.checkpoint.metadata)
-        return out
+            array = self.module.hf_arrange(ours, array, self.checkpoint.metadata)
+            if part:
+                parts.setdefault(ours, []).append(array)
+            else:
+                out[ours] = array
+        return out | {ours: np.stack(arrays) for ours, arrays in parts.items()}
 
     def adapters(self, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The same for tensors, or gradients, of a peft model: B has the rows of its weight."""
@@ -128,7 +145,7 @@ def adapted(pair: Pair, settings: Lora, modules: Sequence[str] = ()) -> tuple[An
     import peft
 
     torch.manual_seed(11)
-    modules = modules or (ALL_OF_GPT2 if pair.checkpoint.architecture == "gpt2" else ALL)
+    modules = modules or FUSED.get(pair.checkpoint.architecture, ALL)
     config = peft.LoraConfig(
         r=settings.rank, lora_alpha=settings.alpha, use_rslora=settings.rslora, target_modules=list(modules)
     )

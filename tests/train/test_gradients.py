@@ -66,8 +66,9 @@ def test_lora(family, kind, device, pairs):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_lora_of_gpt2(device, pairs):
-    pair, sequences = pairs("gpt2"), oracle.examples(2, *LENGTHS)
+@pytest.mark.parametrize("family", oracle.FUSED)
+def test_lora_of_fused_matrices(family, device, pairs):
+    pair, sequences = pairs(family), oracle.examples(2, *LENGTHS)
     model, values = oracle.adapted(pair, Lora(4, 8.0))
     loss, wanted = slopes(model, sequences)
     got = oracle.run(pair.method(Lora(4, 8.0)), runtime.backend(device), values, sequences)

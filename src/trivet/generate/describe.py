@@ -10,7 +10,7 @@ import numpy as np
 
 from trivet import models
 from trivet.errors import TrivetError
-from trivet.generate.engine import CHUNK, PAGE, bounded_context, kv_dtype
+from trivet.generate.engine import CHUNK, PAGE, kv_dtype
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 
 SHOWN = 3  # elements of an array that are shown
@@ -50,18 +50,17 @@ def _memory(checkpoint: Checkpoint, context: int | None, kv: str) -> tuple[dict[
     """Bytes of weights, of one full sequence's keys and values, and of what a run works in."""
     kv_dtype(kv, 0)  # an unknown name is a mistake of the caller, not the file's
     try:
-        config = models.build(checkpoint).config
-        context = bounded_context(context, config.context)
+        config = models.build(checkpoint, context).config
         dtype = kv_dtype(kv, config.head_dim)
     except TrivetError as error:
         return None, str(error)
-    pages = -(-context // PAGE)
+    pages = -(-config.context // PAGE)
     cache = 2 * config.layers * config.kv_heads * PAGE * pages * dtype.row_bytes(config.head_dim)
-    tokens = min(CHUNK, context)
+    tokens = min(CHUNK, config.context)
     temporaries = 4 * tokens * (4 * config.width + 3 * config.hidden) + 4 * config.vocab
     weights = sum(e.nbytes for e in checkpoint.tensors.values())
     return {
-        "context": context,
+        "context": config.context,
         "kv": kv,
         "weights": weights,
         "cache": cache,

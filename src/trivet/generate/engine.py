@@ -281,13 +281,3 @@ def check_ids(ids: Sequence[int], vocab: int) -> None:
     bad = np.flatnonzero((array < 0) | (array >= vocab))
     if bad.size:
         raise InputError(f"[forward] ids[{bad[0]}] is {array[bad[0]]}; the vocabulary has {vocab}")
-
-
-def bounded_context(wanted: int | None, trained: int) -> int:
-    """The most tokens of one sequence: as asked for, up to what the model was trained for."""
-    if wanted is None:
-        return trained
-    wanted = arguments.integer(wanted, "[load] context")
-    if not 1 <= wanted <= trained:
-        raise InputError(f"[load] context {wanted}; this model takes 1 to {trained} tokens")
-    return wanted

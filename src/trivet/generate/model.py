@@ -18,7 +18,6 @@ from trivet.generate.engine import (
     GraphEngine,
     Logits,
     Session,
-    bounded_context,
     check_ids,
     kv_dtype,
 )
@@ -86,9 +85,9 @@ class Model:
         adapter: Adapters | None = None,
     ) -> None:
         self.checkpoint = checkpoint
-        self.definition = models.build(checkpoint)
+        self.definition = models.build(checkpoint, context)
         self.config = self.definition.config
-        self.context = bounded_context(context, self.config.context)
+        self.context = self.config.context
         self.device = runtime.resolve(device)
         self.threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)
         default = "f32" if self.device == "reference" else "f16"

@@ -11,10 +11,12 @@ checkpoint speaks GGUF's metadata keys and tensor names, whatever file it came f
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from trivet.errors import ModelError
+from trivet import arguments
+from trivet.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from trivet.models.checkpoint import Checkpoint
@@ -53,10 +55,19 @@ MODEL_TYPES = {
 }
 
 
-def build(checkpoint: Checkpoint) -> Any:
-    """The model that a checkpoint holds, by its architecture; its sizes are `config`. Reads no weight."""
+def build(checkpoint: Checkpoint, context: int | None = None) -> Any:
+    """The model that a checkpoint holds, by its architecture; its sizes are `config`. Reads no matrix.
+
+    context: most tokens of one sequence; by default what the model was trained for. Raises InputError for
+    more than that, ModelError for what is wrong with the file."""
     module = by_architecture(checkpoint.architecture)
-    return module.Model(module.Config.from_metadata(checkpoint), checkpoint)
+    config = module.Config.from_metadata(checkpoint)
+    if context is not None:
+        context = arguments.integer(context, "[load] context")
+        if not 1 <= context <= config.context:
+            raise InputError(f"[load] context {context}; this model takes 1 to {config.context} tokens")
+        config = replace(config, context=context)
+    return module.Model(config, checkpoint)
 
 
 def by_architecture(name: str) -> ModuleType:

@@ -67,7 +67,8 @@ class Model(Decoder):
         blocks = [Block(config, checkpoint, i) for i in range(config.layers)]
         norm = LayerNorm(checkpoint, "output_norm", config.width, config.eps)
         super().__init__(config, checkpoint, blocks, norm)
-        self.position = checkpoint.weight("position_embd.weight", (config.context, config.width))
+        trained = positive(checkpoint.metadata, "gpt2.context_length")  # `config.context` may be less
+        self.position = checkpoint.weight("position_embd.weight", (trained, config.width))
 
     def embed(self, ids: Any, positions: Any, dtype: DType) -> Any:
         """Tokens' embeddings and their positions'."""

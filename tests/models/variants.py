@@ -194,9 +194,9 @@ def saved(folder: Path, name: str, **more: Any) -> Any:
     return model
 
 
-def make(folder: Path, name: str) -> Case:
+def make(folder: Path, name: str, length: int = LENGTH) -> Case:
     model = saved(folder, name)
-    ids = np.random.default_rng(5).integers(0, VOCAB, LENGTH)
+    ids = np.random.default_rng(5).integers(0, VOCAB, length)
     with torch.no_grad():
         out = model(torch.tensor(ids)[None], output_hidden_states=True)
     file = as_gguf(open_checkpoint(folder), folder / "model.gguf")

@@ -16,6 +16,7 @@ from trivet.merging import merge
 from trivet.models.checkpoint import open_checkpoint
 from trivet.nn.attention import packed
 from trivet.train.checkpointing import block_inputs, checkpointed
+from trivet.train.step import losses
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -26,7 +27,7 @@ from variants import near  # noqa: E402
 #: a variant of each
 NAMES = [
     "llama-bias", "qwen2", "qwen3", "smollm3", "granite", "olmo3", "phi3-partial", "stablelm-parallel",
-    "gptneox",
+    "gptneox", "gemma2", "gemma3",
 ]  # fmt: skip
 ROWS = [{"prompt": f"{i} hell", "completion": f" he{i}"} for i in range(6)]
 
@@ -37,8 +38,11 @@ def case(request, tmp_path_factory):
 
 
 def test_all_are_here():
-    types = [variants.CASES[name][0].lower().replace("gptneox", "gpt_neox") for name in NAMES]
-    assert {models.MODEL_TYPES[kind] for kind in types} == set(models.ARCHITECTURES.values()) - {"gpt2"}
+    types = [variants.CASES[name][0].lower() for name in NAMES]
+    names = {"gptneox": "gpt_neox", "gemma3": "gemma3_text"}
+    assert {models.MODEL_TYPES[names.get(kind, kind)] for kind in types} == set(
+        models.ARCHITECTURES.values()
+    ) - {"gpt2"}
 
 
 def test_an_exported_file_is_the_same_model(case, tmp_path):
@@ -67,7 +71,7 @@ def test_blocks_computed_anew_give_the_same_gradients(case):
     checkpoint = open_checkpoint(case.file)
     given = {n: graph.input(n, (Dim("T"),), dtypes.i32) for n in ("ids", "positions", "starts", "targets")}
     logits = models.build(checkpoint)(given["ids"], given["positions"], packed(given["starts"]))
-    loss = ops.sum(ops.linear_cross_entropy(*logits.inputs, given["targets"]))
+    loss = ops.sum(losses(logits, given["targets"]))
     weights = {n.attrs["name"]: n for n in graph.walk([loss]) if n.op == "weight"}
     assert len(block_inputs(loss)) == models.build(checkpoint).config.layers + 1
     assert len(weights) == len([n for n in checkpoint.tensors if not n.startswith("rope_")])

@@ -12,13 +12,13 @@ from trivet.models.checkpoint import open_checkpoint
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import families
+import variants
 
 
 @pytest.fixture(scope="module", params=["gemma2", "gemma3"])
 def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    families.saved(folder, request.param)
+    variants.saved(folder, request.param)
     return folder
 
 

@@ -7,9 +7,10 @@ import threading
 import numpy as np
 import pytest
 
+import trivet as tv
 from trivet import backends, graph, ops, runtime
 from trivet.dtypes import bf16, f32
-from trivet.errors import DeviceMismatch, DeviceUnavailable, InputError
+from trivet.errors import DeviceMismatch, DeviceUnavailable, InputError, UnsupportedError
 
 X = np.float32([1.0, 2.0, 3.0])
 
@@ -45,6 +46,21 @@ def test_auto_is_the_first_that_is_there_and_never_the_reference(metal, monkeypa
     monkeypatch.setattr(runtime, "AUTO", ("tpu", "cuda"))
     with pytest.raises(DeviceUnavailable, match=r"none is available: tpu: .*JAX .*pip install .*; cuda: "):
         runtime.resolve("auto")
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_a_device_of_one_takes_no_mesh(device, tmp_path):
+    runtime.backend(device, "")
+    for call in (
+        lambda: runtime.backend(device, "data:2"),
+        lambda: tv.load(tmp_path / "none.gguf", device, mesh="data:2"),
+        lambda: tv.pretrain(tmp_path / "none.txt", out=tmp_path / "o", device=device, mesh="data:2"),
+        lambda: tv.finetune("none.gguf", "none", out=tmp_path / "o", device=device, mesh="data:2"),
+    ):
+        with pytest.raises(
+            UnsupportedError, match=r"\[mesh\] 'data:2': the \w+ backend computes on one device"
+        ):
+            call()
 
 
 def test_numbers_of_devices_stay():

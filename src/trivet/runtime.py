@@ -112,9 +112,10 @@ def resolve(device: str | None = None) -> str:
     return device
 
 
-def backend(device: str) -> Backend:
-    """The backend that computes for an available device."""
-    return _backend(resolve(device))
+def backend(device: str, mesh: str = "") -> Backend:
+    """The backend that computes for an available device; with a mesh ("data:4,model:2"), over several."""
+    found = _backend(resolve(device))
+    return found.over(mesh) if mesh else found
 
 
 def _backend(device: str) -> Backend:

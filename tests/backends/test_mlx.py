@@ -9,7 +9,7 @@ import pytest
 from trivet import backends, dtypes, graph, ops
 from trivet.backends.mlx import MlxBackend, platforms
 from trivet.backends.numpy import BACKEND as NUMPY
-from trivet.errors import ShapeError, UnsupportedError
+from trivet.errors import CapacityError, ShapeError, UnsupportedError
 from trivet.graph import Dim, Graph
 
 HERE = backends.find("mlx")
@@ -63,6 +63,24 @@ def test_a_run_that_is_refused_changes_no_state():
     with pytest.raises(ShapeError):
         program.run({"x": np.ones((2, 4), np.float32)})
     assert HERE.to_numpy(program.state["total"]).tolist() == np.ones((2, 3)).tolist()
+
+
+@needs_mlx
+def test_a_state_that_a_run_lost_is_missed_at_once(monkeypatch):
+    program = HERE.compile(counted(), state={"total": np.ones((2, 3), np.float32)})
+    given = {"x": np.ones((2, 3), np.float32)}
+
+    def fail(*_):
+        raise RuntimeError("[malloc] no room\nmore")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("mlx.core.eval", fail)
+        with pytest.raises(CapacityError, match=r"^\[run\] MLX: \[malloc\] no room$"):
+            program.run(given)
+    with pytest.raises(CapacityError, match=r"\[run\] the state is lost"):
+        program.run(given)
+    with pytest.raises(CapacityError, match=r"\[run\] the state is lost"):
+        _ = program.state
 
 
 @needs_mlx

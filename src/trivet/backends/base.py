@@ -60,6 +60,14 @@ class Backend(ABC):
         """The backend as it computes for one of its devices; most have only one."""
         return self
 
+    def over(self, mesh: str) -> Backend:
+        """The backend over several of its devices: "data:4,model:2" is eight of them. Raises at once:
+        UnsupportedError if it computes on one device only, InputError for a mesh that is none,
+        DeviceUnavailable if there are fewer devices."""
+        raise UnsupportedError(
+            f"[mesh] {mesh!r}: the {self.name} backend computes on one device; xla takes a mesh"
+        )
+
     def unavailable(self) -> str | None:
         """None if the backend can be used here, else the reason."""
         return None

@@ -6,6 +6,7 @@ whose arrays have NumPy's names: jax.numpy and mlx.core.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from trivet import dtypes
 from trivet.blocks import nf4
 from trivet.blocks.block32 import IQ4_NL_LEVELS
 from trivet.dtypes import DType
-from trivet.graph import Node
+from trivet.graph import Node, Spec
 
 
 def _grouped(q: Any, factor: Any, offset: Any = None) -> Any:
@@ -45,6 +46,18 @@ class Decoders:
         """The float32 values of packed rows: u8 [..., row bytes] -> shape."""
         dtype = stored(dtype)
         return self.of[dtype](rows.reshape(*rows.shape[:-1], -1, dtype.nbytes)).reshape(shape)
+
+    def opened(self, x: Any, spec: Spec) -> Any:
+        """An input of a row, decoded if it is packed: a weight, whose sizes are numbers."""
+        return self.decoded(x, spec.dtype, _sizes(spec)) if spec.dtype.is_packed else x
+
+    def taken(self, ids: Any, rows: Any, inside: Any, table: Spec) -> list[Any]:
+        """[where a row stands in what is taken, what is taken] of the packed rows at `ids`; NaN where an id
+        is not `inside` the table."""
+        width = _sizes(table)[1]
+        values = self.decoded(rows, table.dtype, (*ids.shape, width))
+        values = self.xp.where(inside.reshape(*ids.shape, 1), values, math.nan)
+        return [self.xp.arange(ids.size).reshape(ids.shape), values.reshape(ids.size, width)]
 
     def _half(self, raw: Any) -> Any:
         """Two bytes of each block as its f16, [..., blocks, 1]."""
@@ -133,6 +146,10 @@ class Decoders:
 
     def _nf4(self, b: Any) -> Any:
         return self._levels(b[..., 4:]) * b[..., :4].view(self.xp.float32)
+
+
+def _sizes(spec: Spec) -> tuple[int, ...]:
+    return tuple(n for n in spec.shape if isinstance(n, int))
 
 
 def stored(dtype: DType) -> DType:

@@ -21,6 +21,7 @@ from trivet.cli.training_options import (
     KeepOption,
     LengthOption,
     LrOption,
+    MeshOption,
     MethodOption,
     MicroOption,
     Nf4BlockOption,
@@ -88,6 +89,7 @@ def finetune(
     skip_refused: SkipRefusedOption = None,
     track: TrackOption = None,
     device: DeviceOption = "auto",
+    mesh: MeshOption = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:

@@ -18,6 +18,7 @@ from trivet.cli.training_options import (
     EvaluateOption,
     HoldoutOption,
     KeepOption,
+    MeshOption,
     MicroOption,
     OutOption,
     ResumeOption,
@@ -77,6 +78,7 @@ def pretrain(
     skip_refused: SkipRefusedOption = None,
     track: TrackOption = None,
     device: DeviceOption = "auto",
+    mesh: MeshOption = None,
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:

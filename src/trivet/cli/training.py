@@ -200,9 +200,10 @@ def opened(
 ) -> Session:
     """The run that a verb's options ask for, made ready: a new one, or the one in a folder."""
     if resume is not None:
+        mesh = settings.pop("mesh", None)
         if settings or config:
             raise InputError(f"[{recipe}] --resume goes on with the run's own settings; give no others")
-        return reopen(resume, device, threads)
+        return reopen(resume, device, threads, mesh)
     named = {**settings, "columns": columns(settings.get("column")), "targets": settings.get("target")}
     flags = {name: value for name, value in given(named).items() if name not in ("column", "target")}
     values = {**(read(config) if config else {}), **flags}

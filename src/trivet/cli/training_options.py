@@ -66,6 +66,9 @@ SeedOption = Annotated[int | None, typer.Option(help="Of the order of examples a
 SkipRefusedOption = Annotated[
     bool | None, typer.Option("--skip-refused", help="Go on without rows that cannot be used.")
 ]
+MeshOption = Annotated[
+    str | None, typer.Option(help="Several chips: data:4,model:2 divides tokens and matrices. [one]")
+]
 TrackOption = Annotated[
     list[str] | None, typer.Option(help="Write to tensorboard or trackio, too. Repeatable.")
 ]

@@ -46,6 +46,7 @@ def load(
     threads: int = 0,
     kv: str | None = None,
     adapter: Adapters | None = None,
+    mesh: str = "",
 ) -> Model:
     """Opens a model for use.
 
@@ -58,11 +59,13 @@ def load(
         whose size divides by 32); by default f16, f32 on the reference.
     adapter: LoRA to use with it: a PEFT or MLX folder, a GGUF adapter file, an `Adapter`, or (one of these,
         its scale); or a list of them, which are summed.
+    mesh: several of the device's chips: "data:4,model:2" divides tokens four ways, and matrices two ways.
     The file is mapped: replace it by renaming, for one that is cut short while open ends the process.
-    Raises FileError, GGUFError, ModelError or DeviceUnavailable."""
+    Raises FileError, GGUFError, ModelError, DeviceUnavailable, or UnsupportedError where there is no mesh."""
     device = runtime.resolve(device)  # a wrong name is reported before a file is opened
+    runtime.backend(device, mesh)
     checkpoint = open_checkpoint(resolve(model))
-    return Model(checkpoint, device, context=context, threads=threads, kv=kv, adapter=adapter)
+    return Model(checkpoint, device, context=context, threads=threads, kv=kv, adapter=adapter, mesh=mesh)
 
 
 def open_tokenizer(model: str | Path) -> Tokenizer:
@@ -83,12 +86,14 @@ class Model:
         threads: int = 0,
         kv: str | None = None,
         adapter: Adapters | None = None,
+        mesh: str = "",
     ) -> None:
         self.checkpoint = checkpoint
         self.definition = models.build(checkpoint, context)
         self.config = self.definition.config
         self.context = self.config.context
         self.device = runtime.resolve(device)
+        self.backend = runtime.backend(self.device, mesh)
         self.threads = arguments.integer(threads, "[load] threads", 0, MAX_THREADS)
         default = "f32" if self.device == "reference" else "f16"
         self.kv = kv_dtype(default if kv is None else kv, self.config.head_dim)
@@ -108,17 +113,16 @@ class Model:
     @cached_property
     def engine(self) -> Engine:
         """What runs the model; made when first used."""
-        backend = runtime.backend(self.device)
         adapters = None
         if self.adapters:
             from trivet.generate.adapted import adapted
 
             adapters = adapted(self.adapters)
-        if backend.name == "native":
+        if self.backend.name == "native":
             from trivet.generate.native import NativeEngine
 
             return NativeEngine(self.definition, self._weights, self.context, self.threads, self.kv, adapters)
-        return GraphEngine(self.definition, self.checkpoint, backend, self.context, self.kv, adapters)
+        return GraphEngine(self.definition, self.checkpoint, self.backend, self.context, self.kv, adapters)
 
     @cached_property
     def _weights(self) -> NativeWeights:

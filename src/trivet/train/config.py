@@ -41,7 +41,8 @@ class Training:
     rows: examples of a step, 0: as many as fill `micro` micro-batches of `tokens`. lr None: what is usual
     for the method. warmup: steps. schedule: constant, linear or cosine. groups: tables of pattern, lr and
     decay, see trivet.optim.Group. compute: f32 or bf16. checkpointing: "none", or "block": recompute instead
-    of remember. evaluate, save: every so many steps, 0: at the end."""
+    of remember. evaluate, save: every so many steps, 0: at the end. mesh: several of the device's chips,
+    "data:4,model:2": tokens divided four ways, matrices two ways."""
 
     data: str
     out: str
@@ -71,6 +72,7 @@ class Training:
     evaluate: int = 0
     save: int = 0
     keep: int = 2
+    mesh: str = ""
 
     def __post_init__(self) -> None:
         if not self.out:

@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import runtime
-from trivet.backends.base import bucket
 from trivet.errors import FileError, InputError, NonFiniteError
 from trivet.generate.adapted import adapted
 from trivet.generate.model import Model
 from trivet.graph import Graph
 from trivet.nn.attention import packed
 from trivet.train.data import UNTRAINED, Batch, Batches, Dataset, Refused, Row, RowFile
-from trivet.train.step import losses, token_inputs
+from trivet.train.step import fitted, losses, token_inputs
 
 TOKENS = 2048  # of a batch, at most, unless an example is longer
 KEPT = 20  # wrong answers that a result shows
@@ -70,7 +68,7 @@ class Measure:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.backend = runtime.backend(model.device)
+        self.backend = model.backend
         given = token_inputs()
         logits = model.definition(given["ids"], given["positions"], packed(given["starts"]))
         added = adapted(model.adapters)
@@ -84,12 +82,8 @@ class Measure:
 
     def losses(self, batch: Batch) -> npt.NDArray[np.float64]:
         """The loss of each position, 0 where nothing is trained."""
-        count = len(batch.ids)
-        if self.backend.compiles_per_size:
-            batch = batch.padded(bucket(count))
-        out = np.asarray(
-            self.backend.to_numpy(self.program.run(batch.arrays())["losses"])[:count], np.float64
-        )
+        found = self.program.run(fitted(batch, self.backend).arrays())["losses"]
+        out = np.asarray(self.backend.to_numpy(found)[: len(batch.ids)], np.float64)
         if not np.isfinite(out).all():
             raise NonFiniteError(
                 "[eval] a loss is infinity or NaN: weights of the model, or of its adapter, are broken"

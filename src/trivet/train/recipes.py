@@ -38,12 +38,16 @@ def resume(
     watch: Watch | Sequence[Watch] = (),
     device: str = "auto",
     threads: int = 0,
+    mesh: str | None = None,
 ) -> Run:
-    """Goes on with a run that was stopped, from its latest checkpoint and with its own settings."""
-    return reopen(out, device, threads).run(watch)
+    """Goes on with a run that was stopped, from its latest checkpoint and with its own settings, on its mesh
+    or on another one."""
+    return reopen(out, device, threads, mesh).run(watch)
 
 
-def reopen(out: str | os.PathLike[str], device: str = "auto", threads: int = 0) -> Session:
+def reopen(
+    out: str | os.PathLike[str], device: str = "auto", threads: int = 0, mesh: str | None = None
+) -> Session:
     """The run in a folder, as its latest checkpoint left it."""
     latest = checkpoints.latest(Path(out))
     if latest is None:
@@ -52,7 +56,8 @@ def reopen(out: str | os.PathLike[str], device: str = "auto", threads: int = 0) 
     facts.check(saved.facts, saved.step, RECIPES, str(latest))
     settings, kind = RECIPES[saved.facts["recipe"]]
     try:
-        config = make(settings, {**saved.facts["config"], "out": os.fspath(out)})
+        given = {**saved.facts["config"], "out": os.fspath(out)}
+        config = make(settings, given if mesh is None else {**given, "mesh": mesh})
     except InputError as error:
         raise FileError(f"[resume] {latest}: {error}") from None
     return kind(config, device, threads, saved)

@@ -73,6 +73,7 @@ class Session(ABC):
     ) -> None:
         self.config, self.saved, self.threads = config, saved, threads
         self.device = runtime.resolve(device)
+        self.backend = runtime.backend(self.device, config.mesh)
         self.folder = Path(config.out)
         _writable(self.folder, fresh=saved is None)
         self.notes: list[str] = []
@@ -196,9 +197,14 @@ class Session(ABC):
         c = self.config
         first = self.first(self.method.shapes())
         accumulate = c.micro > 1 or (c.rows > 0 and _most(self.train, c.rows) > c.tokens)
-        backend = runtime.backend(self.device)
         return Trainer(
-            self.method, backend, first, c.optimiser, accumulate=accumulate, seed=c.seed, threads=self.threads
+            self.method,
+            self.backend,
+            first,
+            c.optimiser,
+            accumulate=accumulate,
+            seed=c.seed,
+            threads=self.threads,
         )
 
     # --- the run ---

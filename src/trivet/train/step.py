@@ -26,6 +26,7 @@ from types import ModuleType
 import numpy as np
 
 from trivet import graph, ops
+from trivet.backends.base import Backend, bucket
 from trivet.dtypes import DType, f32, i32, i64
 from trivet.graph import Dim, Graph, Node
 from trivet.lora import Lora, adapt
@@ -67,6 +68,11 @@ class Parameters(Checkpoint):
 def token_inputs() -> dict[str, Node]:
     """The inputs of a batch, by the names of its fields."""
     return {f.name: graph.input(f.name, (Dim("T"),), i32) for f in fields(Batch)}
+
+
+def fitted(batch: Batch, backend: Backend) -> Batch:
+    """The batch, rounded up to a size that comes again where each size costs a compilation."""
+    return batch.padded(bucket(len(batch.ids))) if backend.compiles_per_size else batch
 
 
 @dataclass(frozen=True, slots=True)

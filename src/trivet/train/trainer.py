@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments
-from trivet.backends.base import Backend, Program, bucket
+from trivet.backends.base import Backend, Program
 from trivet.errors import FileError, InputError
 from trivet.optim import AdamW
 from trivet.train.data import Batch
 from trivet.train.moments import regrouped
-from trivet.train.step import Method
+from trivet.train.step import Method, fitted
 
 Array = npt.NDArray[Any]
 _OTHERS = ("m.", "v.", "g.")  # how the names of states begin that are not parameters
@@ -110,9 +110,7 @@ class Trainer:
         return given
 
     def _arrays(self, batch: Batch) -> dict[str, Any]:
-        if self.backend.compiles_per_size:
-            batch = batch.padded(bucket(len(batch.ids)))
-        return dict(batch.arrays())
+        return dict(fitted(batch, self.backend).arrays())
 
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int]:
         """(sum of losses, how many targets) with the parameters as they are now."""

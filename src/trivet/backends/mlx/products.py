@@ -119,9 +119,9 @@ PRODUCTS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _sizes(spec: Spec) -> tuple[int, ...]:
-    """The shape of a weight: it has no symbolic sizes."""
-    return tuple(n for n in spec.shape if isinstance(n, int))
+_TAKE_ARRANGED = {
+    "linear", "linear_input_grad", "linear_cross_entropy", "linear_cross_entropy_backward",
+}  # fmt: skip
 
 
 def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
@@ -131,23 +131,16 @@ def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
     def opened(x: Any, spec: Spec) -> Any:
         if isinstance(x, tuple):
             return x if row in _TAKE_ARRANGED else values(x)
-        return DECODERS.decoded(x, spec.dtype, _sizes(spec)) if spec.dtype.is_packed else x
+        return DECODERS.opened(x, spec)
 
     if row == "embedding" and specs[1].dtype.is_packed:
         return _taken(inputs[0], inputs[1], specs[1])
     return list(map(opened, inputs, specs))
 
 
-_TAKE_ARRANGED = {
-    "linear", "linear_input_grad", "linear_cross_entropy", "linear_cross_entropy_backward",
-}  # fmt: skip
-
-
 def _taken(ids: Any, table: Any, spec: Spec) -> list[Any]:
     """(where a row stands in what is taken, what is taken)."""
-    at, width = mx.arange(ids.size).reshape(ids.shape), _sizes(spec)[1]
     if isinstance(table, tuple):
-        return [at, values(tuple(_flat(indexing.take(x, ids)) for x in table))]
-    taken = DECODERS.decoded(indexing.take(table, ids), spec.dtype, (*ids.shape, width))
-    good = indexing.inside(ids, len(table)).reshape(*ids.shape, 1)
-    return [at, mx.where(good, taken, math.nan).reshape(ids.size, width)]
+        rows = values(tuple(_flat(indexing.take(x, ids)) for x in table))
+        return [mx.arange(ids.size).reshape(ids.shape), rows]
+    return DECODERS.taken(ids, indexing.take(table, ids), indexing.inside(ids, len(table)), spec)

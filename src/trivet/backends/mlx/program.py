@@ -22,7 +22,8 @@ LIBRARY = Library(mx.array, mx.float32, mlx_dtype, put, LOWERINGS, PRODUCTS, unp
 
 class MlxProgram:
     """A graph, ready to run. States that a run changes are given up to it, so that MLX may write over them: a
-    run that fails before it computes changes none, one for which memory runs out loses them."""
+    run that fails before it computes changes none; one that fails later loses them, and each use from then on
+    says so."""
 
     def __init__(
         self,
@@ -45,14 +46,14 @@ class MlxProgram:
 
     @property
     def state(self) -> Mapping[str, Any]:
+        if any(a is None for a in self._values.values()):
+            raise CapacityError("[run] the state is lost: a run failed, or memory ran out, after it began")
         return self._values
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if set(inputs) != set(self._inputs):
             raise InputError(f"[run] inputs {sorted(inputs)}, expected {sorted(self._inputs)}")
-        if any(v is None for v in self._values.values()):
-            raise CapacityError("[run] the state is lost: memory ran out in the middle of a run")
-        sizes = dict(self._sizes)
+        state, sizes = self.state, dict(self._sizes)
         with mx.stream(self._device):
             given = {name: self._given(node, inputs[name], sizes) for name, node in self._inputs.items()}
             key = tuple(sorted(sizes.items()))
@@ -60,7 +61,7 @@ class MlxProgram:
                 function = self.function(sizes)
                 self._compiled[key] = mx.compile(function) if self._fused else function
             try:
-                out, updates = self._compiled[key](self._values, self._weights, given, self._buffers)
+                out, updates = self._compiled[key](state, self._weights, given, self._buffers)
                 self._values.update(
                     dict.fromkeys(updates)
                 )  # who else holds an array keeps it from being reused

@@ -32,8 +32,9 @@ class XlaBackend(Backend):
         return _on(device if device in platforms.DEVICES else platforms.HOST)
 
     def over(self, mesh: str) -> XlaBackend:
-        """The backend over several of its devices, as `placement.py` says: "data:4,model:2"."""
-        return XlaBackend(self.platform, mesh)
+        made = XlaBackend(self.platform, mesh)
+        made._placement()  # refuses a mesh that is none
+        return made
 
     def unavailable(self) -> str | None:
         return platforms.missing(self.platform)
@@ -58,12 +59,16 @@ class XlaBackend(Backend):
         sizes: Mapping[str, int] | None = None,
         threads: int = 0,
     ) -> Program:
-        from trivet.backends.xla.placement import Placement
         from trivet.backends.xla.program import XlaProgram
 
-        lowered = expand(graph, self.supports)
-        placement = Placement(platforms.devices(self.platform), self.mesh)
+        lowered, placement = expand(graph, self.supports), self._placement()
+        placement.refuse_idle(lowered)
         return XlaProgram(lowered, self._finder(weights, placement), state or {}, sizes or {}, placement)
+
+    def _placement(self) -> Any:
+        from trivet.backends.xla.placement import Placement
+
+        return Placement(platforms.devices(self.platform), self.mesh)
 
     def _finder(self, weights: Weights | None, placement: Any) -> Any:
         """Weights in device memory. Programs whose weights one object's method finds share them."""
@@ -85,12 +90,16 @@ class XlaBackend(Backend):
 
     def from_numpy(self, array: Any, dtype: DType) -> Array:
         from trivet.backends.xla.program import put
+        from trivet.backends.xla.types import reported
 
-        with platforms.jax().enable_x64(True):
+        with platforms.jax().enable_x64(True), reported("[put]"):
             return put(array, dtype, platforms.devices(self.platform)[0])
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        found = np.asarray(array)
+        from trivet.backends.xla.types import reported
+
+        with reported("[fetch]"):  # programs run on while Python does: a failed one says so here
+            found = np.asarray(array)
         return found.view(np.uint16) if found.dtype.name == "bfloat16" else found
 
 

@@ -4,7 +4,7 @@
 along "model", as Megatron divides them: a layer's first matrices by their rows, so that each device has some
 of the heads or of the hidden units, and those that lead back (`SUMMED`) by their columns. XLA derives
 the rest and adds up across devices, so a model is written as for one device. What an axis does not divide
-evenly stands whole on each of its devices.
+evenly stands whole on each of its devices; an axis that would divide nothing is refused.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 from trivet.dtypes import i32
 from trivet.errors import DeviceUnavailable, InputError
-from trivet.graph import Dim, Node
+from trivet.graph import Dim, Graph, Node
 
 AXES = ("data", "model")
 #: matrices whose products are summed over the devices of "model"
 SUMMED = ("attn_output", "ffn_down")
+#: counts of tokens are rounded up to divisors of this, or to multiples (`bucket`)
+TOKENS = 256
 
 _tracing: ContextVar[Placement | None] = ContextVar("_tracing", default=None)
 
@@ -38,7 +40,7 @@ def parse(mesh: str) -> dict[str, int]:
     {'data': 4, 'model': 2}
     """
     axes: dict[str, int] = {}
-    for part in mesh.split(","):
+    for part in str(mesh).split(","):
         found = re.fullmatch(r"(\w+):([1-9]\d{0,4})", part.strip())
         if found is None or found[1] not in AXES or found[1] in axes:
             raise InputError(f"[mesh] {mesh!r}: wanted the axes {', '.join(AXES)}, as in 'data:4,model:2'")
@@ -55,6 +57,8 @@ class Placement:
         if mesh:
             axes = parse(mesh)
             count = math.prod(axes.values())
+            if TOKENS % axes.get("data", 1):
+                raise InputError(f"[mesh] {mesh!r}: data:{axes['data']} does not divide {TOKENS} tokens")
             if count > len(devices):
                 raise DeviceUnavailable(f"[mesh] {mesh!r} wants {count} devices; there are {len(devices)}")
             grid = np.array(devices[:count]).reshape(*axes.values())
@@ -69,7 +73,16 @@ class Placement:
         """Where a leaf stands. `shape` is that of its array: a packed row counts bytes."""
         return self.whole if self.mesh is None else self._named(self._divided(node, shape))
 
-    def results(self, graph: Any, states: Mapping[str, Any]) -> Any:
+    def refuse_idle(self, graph: Graph) -> None:
+        """Raises InputError if the graph has matrices, and "model" divides none of them."""
+        over = 1 if self.mesh is None else self.mesh.shape.get("model", 1)
+        leaves = [n for n in graph.nodes() if n.op in ("weight", "state") and n.ndim > 1]
+        sizes = {n: tuple(s for s in n.shape if isinstance(s, int)) for n in leaves}
+        found = [n for n in leaves if len(sizes[n]) == n.ndim and divided(n)[0] is not None]
+        if over > 1 and found and not any(self._divided(n, _stored(n, sizes[n])) for n in found):
+            raise InputError(f"[mesh] model:{over} divides none of {len(found)} matrices, such as {found[0]}")
+
+    def results(self, graph: Graph, states: Mapping[str, Any]) -> Any:
         """Where outputs and new states go: outputs to every device, states to where they were."""
         return dict.fromkeys(graph.outputs, self.whole), {k: states[k].sharding for k in graph.updates}
 
@@ -98,12 +111,17 @@ class Placement:
         return [None] * axis + [over]
 
 
+def _stored(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a leaf's array."""
+    return (*shape[:-1], node.dtype.row_bytes(shape[-1])) if node.dtype.is_packed else shape
+
+
 def divided(node: Node) -> tuple[int | None, str]:
     """Along which axis a leaf is divided, if it is, and over which axis of the mesh."""
-    if node.op == "input":
-        tokens = node.dtype is i32 and node.ndim == 1 and isinstance(node.shape[0], Dim)
-        return (0 if tokens and node.shape[0].name == "T" else None), "data"  # type: ignore[union-attr]
-    if node.ndim < 2:
+    if node.op == "input" and node.dtype is i32 and node.ndim == 1:
+        size = node.shape[0]
+        return (0 if isinstance(size, Dim) and size.name == "T" else None), "data"
+    if node.ndim < 2 or (node.op == "input" and not node.dtype.is_float):
         return None, "model"
     name = re.sub(r"^[mvg]\.|@\d+$", "", node.attrs["name"])
     if name.startswith("kv."):

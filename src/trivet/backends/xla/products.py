@@ -119,23 +119,10 @@ PRODUCTS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _sizes(spec: Spec) -> tuple[int, ...]:
-    """The shape of a weight: it has no symbolic sizes."""
-    return tuple(n for n in spec.shape if isinstance(n, int))
-
-
 def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
     """The inputs of a row, packed ones decoded. Of an embedding only the rows that are taken."""
     if row == "embedding" and specs[1].dtype.is_packed:
-        (ids, table), width = inputs, _sizes(specs[1])[1]
+        ids, table = inputs
         rows = jnp.take(table, ids, axis=0, mode="fill", fill_value=0)
-        taken = DECODERS.decoded(rows, specs[1].dtype, (*ids.shape, width))
-        inside = ((ids >= 0) & (ids < len(table))).reshape(*ids.shape, 1)
-        return [
-            jnp.arange(ids.size).reshape(ids.shape),
-            jnp.where(inside, taken, jnp.nan).reshape(-1, taken.shape[-1]),
-        ]
-    return [
-        DECODERS.decoded(x, s.dtype, _sizes(s)) if s.dtype.is_packed else x
-        for x, s in zip(inputs, specs, strict=True)
-    ]
+        return DECODERS.taken(ids, rows, (ids >= 0) & (ids < len(table)), specs[1])
+    return list(map(DECODERS.opened, inputs, specs))

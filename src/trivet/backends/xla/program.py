@@ -14,7 +14,7 @@ from trivet.backends.traced import Library, checked, computed
 from trivet.backends.xla.lowerings import LOWERINGS
 from trivet.backends.xla.placement import Placement
 from trivet.backends.xla.products import PRODUCTS, unpacked
-from trivet.backends.xla.types import jax_dtype, typed
+from trivet.backends.xla.types import jax_dtype, reported, typed
 from trivet.dtypes import DType
 from trivet.errors import CapacityError, DTypeError, InputError
 from trivet.graph import Graph, Node, to_numpy
@@ -50,7 +50,9 @@ def as_function(graph: Graph, sizes: Mapping[str, int], placement: Placement) ->
 
 
 class XlaProgram:
-    """A graph, ready to run. States that a run changes are donated to it: they are updated in place."""
+    """A graph, ready to run. States that a run changes are donated to it: they are updated in place. A run
+    that fails before it computes changes none; one that fails later loses them, and each use from then on
+    says so."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class XlaProgram:
         self._order = graph.nodes()
         self._inputs = {n.attrs["name"]: n for n in self._order if n.op == "input"}
         states = {n.attrs["name"]: n for n in self._order if n.op == "state"}
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), reported("[compile]"):
             buffers = [n for n in self._order if n.op == "buffer"]
             self._buffers = [put(n.value, n.dtype, placement.whole) for n in buffers]
             self._weights = {n.attrs["name"]: weights(n) for n in self._order if n.op == "weight"}
@@ -73,6 +75,8 @@ class XlaProgram:
 
     @property
     def state(self) -> Mapping[str, Any]:
+        if any(a.is_deleted() for a in self._values.values()):
+            raise CapacityError("[run] the state is lost: a run failed, or memory ran out, after it began")
         return self._values
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,10 +85,8 @@ class XlaProgram:
             key = tuple(sorted(sizes.items()))
             if key not in self._compiled:
                 self._compiled[key] = self._jitted(sizes)
-            try:
+            with reported("[run]"):
                 out, updates = self._compiled[key](*arguments)
-            except jax.errors.JaxRuntimeError as error:
-                raise CapacityError(f"[run] XLA: {str(error).splitlines()[0]}") from None
         self._values.update(updates)
         return out  # type: ignore[no-any-return]
 
@@ -94,8 +96,9 @@ class XlaProgram:
             raise InputError(f"[run] inputs {sorted(inputs)}, expected {sorted(self._inputs)}")
         sizes = dict(self._sizes)
         given = {name: self._given(node, inputs[name], sizes) for name, node in self._inputs.items()}
-        changed = {k: self._values[k] for k in self._graph.updates}
-        kept = {k: v for k, v in self._values.items() if k not in changed}
+        state = self.state
+        changed = {k: state[k] for k in self._graph.updates}
+        kept = {k: v for k, v in state.items() if k not in changed}
         return sizes, (changed, kept, self._weights, given, self._buffers)
 
     def _jitted(self, sizes: Mapping[str, int]) -> Any:

@@ -1,20 +1,33 @@
-"""How trivet's dtypes stand in JAX: packed blocks as bytes, the others as they are."""
+"""How trivet's dtypes stand in JAX: packed blocks as bytes, the others as they are. And what XLA raises."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from trivet import dtypes
 from trivet.dtypes import DType
+from trivet.errors import CapacityError
 
 _DTYPES = {
     dtypes.f32: jnp.float32, dtypes.f16: jnp.float16, dtypes.bf16: jnp.bfloat16, dtypes.f64: jnp.float64,
     dtypes.i8: jnp.int8, dtypes.u8: jnp.uint8, dtypes.i32: jnp.int32, dtypes.i64: jnp.int64,
     dtypes.bool_: jnp.bool_,
 }  # fmt: skip
+
+
+@contextmanager
+def reported(call: str) -> Iterator[None]:
+    """What XLA raises inside the block as a CapacityError: nearly always a device without room."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        raise CapacityError(f"{call} XLA: {str(error).splitlines()[0]}") from None
 
 
 def jax_dtype(dtype: DType) -> Any:

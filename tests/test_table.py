@@ -174,23 +174,29 @@ def test_a_backend_has_the_row(name: str, row: Row) -> None:
 # --- forward ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
-@pytest.mark.parametrize(("row", "index", "dtype"), list(cases(FLOATS)))
-def test_forward(name: str, row: Row, index: int, dtype: DType) -> None:
-    """A backend gives what the definition gives in float64, rounded."""
-    backend, case = backends.get(name), make(row, index, dtype)
+def check_forward(backend: Any, row: Row, index: int, dtype: DType) -> str | None:
+    """A backend gives what the definition gives in float64, rounded. Or it says why it does not."""
+    case = make(row, index, dtype)
     want = case.run(NUMPY, case.graph(), exact=True)
     try:
         got = case.run(backend, case.graph())
     except UnsupportedError:
         assert row.name in backend.unsupported
-        pytest.skip(backend.unsupported[row.name])
+        return str(backend.unsupported[row.name])
     for i, (node, g, w) in enumerate(zip(case.outputs, got, want, strict=True)):
         kind = node.dtype
         with np.errstate(over="ignore"):
             w = widen(rounded(w, kind), kind) if kind.is_float else w
         assert g.dtype == graph.to_numpy(kind)
         close(widen(g, kind), w, tolerance(row, case.sample, dtype, kind), f"output {i}", loose(case, w))
+    return None
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize(("row", "index", "dtype"), list(cases(FLOATS)))
+def test_forward(name: str, row: Row, index: int, dtype: DType) -> None:
+    if reason := check_forward(backends.get(name), row, index, dtype):
+        pytest.skip(reason)
 
 
 FALLBACKS = [c for c in cases((dtypes.f64,)) if c.values[0].fallback is not None]
@@ -300,19 +306,25 @@ def test_gradient_by_torch(row: Row, index: int, dtype: DType) -> None:
         close(ours, 0 * ours if theirs is None else theirs.numpy(), 1e-8, leaf.attrs["name"])
 
 
-@pytest.mark.parametrize("name", [n for n in AVAILABLE if n != "numpy"])
-@pytest.mark.parametrize(("row", "index", "dtype"), SMOOTH)
-def test_gradient_on_backend(name: str, row: Row, index: int, dtype: DType) -> None:
-    """The gradient's graph, run in float32, gives what it gives in float64."""
-    backend, case = backends.get(name), make(row, index, dtypes.f32)
+def check_gradient(backend: Any, row: Row, index: int) -> str | None:
+    """The gradient's graph, run in float32, gives what it gives in float64. Or the backend says why not."""
+    case = make(row, index, dtypes.f32)
     if case.outputs[0].dtype is dtypes.f64 or any(leaf.dtype is dtypes.f64 for leaf in case.leaves):
-        pytest.skip("f64 is the NumPy backend's")
+        return "f64 is the NumPy backend's"
     _, g = gradients(case, np.random.default_rng(1).standard_normal(case.outputs[0].shape))
     try:
         got = case.run(backend, g)
     except UnsupportedError:
         assert any(n.op in backend.unsupported for n in g.nodes())
-        pytest.skip("a row of the gradient is listed as unsupported")
+        return "a row of the gradient is listed as unsupported"
     for i, (ours, want) in enumerate(zip(got, case.run(NUMPY, g, exact=True), strict=True)):
         scale = 1 + np.max(np.abs(want), initial=0)
         close(ours / scale, want / scale, 2e-4 if case.packed else 2e-5, f"gradient {i}")
+    return None
+
+
+@pytest.mark.parametrize("name", [n for n in AVAILABLE if n != "numpy"])
+@pytest.mark.parametrize(("row", "index", "dtype"), SMOOTH)
+def test_gradient_on_backend(name: str, row: Row, index: int, dtype: DType) -> None:
+    if reason := check_gradient(backends.get(name), row, index):
+        pytest.skip(reason)

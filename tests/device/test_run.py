@@ -1,0 +1,40 @@
+"""The script for machines with an accelerator, as far as it goes on one without."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devices import EXTRA
+
+SCRIPT = Path(__file__).parent / "run.py"
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_a_device_that_is_not_there_is_a_failure(tmp_path):
+    done = run("--require", "rocm", "--out", tmp_path / "e.json")
+    assert done.returncode == 1
+    assert done.stderr.startswith("[device] rocm is not available: ")
+    assert not (tmp_path / "e.json").exists()
+
+
+@pytest.mark.parametrize("device", ["reference", *EXTRA])
+def test_evidence_names_device_versions_cases_and_tolerances(device, tmp_path):
+    done = run("--require", device, "--parts", "table", "--rows", "log_softmax", "--out", tmp_path / "e.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert found["device"] == device
+    assert {"details", "commit", "versions", "date", "seconds"} <= set(found)
+    assert found["table"]["passed"] == len(found["table"]["cases"]) > 9
+    assert found["table"]["tolerances"]["log_softmax"]["f32"] > 0
+    assert (found["failed"], found["left out"]) == ({}, [])
+
+
+def test_what_there_is_no_time_for_is_said(tmp_path):
+    done = run("--require", "reference", "--parts", "speed", "--seconds", 0, "--out", tmp_path / "e.json")
+    assert "left out, there was no time: speed on reference" in done.stdout

@@ -52,6 +52,10 @@ def sizes(checkpoint: Checkpoint) -> dict[str, int]:
     embedding = checkpoint.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError("[load] tensor 'token_embd.weight' is missing or not a matrix")
+    if embedding.shape[1] != width:
+        raise ModelError(
+            f"[load] embedding_length {width} is not that of token_embd.weight, {embedding.shape[1]}"
+        )
     layers = at("block_count")
     if layers > len(checkpoint.tensors):  # before anything is as long
         raise ModelError(

@@ -110,7 +110,7 @@ PARTIAL = 0.25
 
 def hf_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
     """GGUF metadata from config.json; refuses what the keys cannot say."""
-    hf.only(config, hidden_act="silu")
+    hf.only(config, hidden_act="silu", use_parallel_residual=(True, False))
     metadata = hf.sizes_metadata("stablelm", config)
     metadata["stablelm.attention.layer_norm_epsilon"] = number(config, "layer_norm_eps", 1e-5, least=0.0)
     metadata["stablelm.use_parallel_residual"] = bool(config.get("use_parallel_residual"))

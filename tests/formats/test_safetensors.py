@@ -227,6 +227,43 @@ def test_malformed_headers(tmp_path: Path, header: Any, data: bytes, field: str)
     refused(tmp_path / "f", build(header, data), field)
 
 
+@pytest.mark.parametrize("unit", [b'"a":0,', b'"":[],', b'"":{},', b'"w":"x",'], ids=repr)
+def test_a_header_of_too_many_values_is_refused_before_it_grows(tmp_path: Path, unit: bytes) -> None:
+    """What it would become in memory is many times its bytes."""
+    text = b"{" + unit * 2_000_000 + b'"w":0}'
+    (tmp_path / "f").write_bytes(build(text))
+    tracemalloc.start()
+    try:
+        with pytest.raises(SafetensorsError, match=r"header: holds some \d+ values; at most 2000000"):
+            SafetensorsFile.open(tmp_path / "f")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2.1 * len(text)
+
+
+def test_a_header_of_100_mb(tmp_path: Path) -> None:
+    """The most that is read, and one byte more; all of it one name."""
+    text = b'{"%s":0}' % (b"x" * (100_000_000 - 6))
+    with (tmp_path / "f").open("wb") as file:
+        file.write(build(text))
+    with pytest.raises(SafetensorsError, match=r"tensor 'xxx.*: is not an object of dtype") as caught:
+        SafetensorsFile.open(tmp_path / "f")
+    assert len(str(caught.value)) < 1000
+    with (tmp_path / "f").open("r+b") as file:
+        file.write((100_000_001).to_bytes(8, "little"))
+        file.truncate(100_000_100)
+    with pytest.raises(SafetensorsError, match="header length: is 100000001; 2 to 100000000"):
+        SafetensorsFile.open(tmp_path / "f")
+
+
+def test_an_index_of_more_than_100_mb_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "model.safetensors.index.json").open("wb") as file:
+        file.truncate(1 << 40)  # holds nothing
+    with pytest.raises(SafetensorsError, match=f"index: has {1 << 40} bytes; at most"):
+        SafetensorsFile.open(tmp_path)
+
+
 def test_many_names_with_one_repeated_are_refused_in_linear_time(tmp_path: Path) -> None:
     names = [*range(20000), 19999]
     (tmp_path / "f").write_bytes(build(("{" + ",".join(f'"{n}":0' for n in names) + "}").encode()))

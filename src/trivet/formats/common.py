@@ -1,25 +1,31 @@
-"""What the file formats share: tensor records, mapping a file, and writing one aside."""
+"""What the file formats share: tensor records, mapping a file, its JSON, and writing one aside."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import itertools
+import json
 import mmap
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from trivet.dtypes import DType
-from trivet.errors import FileError
+from trivet.errors import FileError, TrivetError
 
 #: No file may claim more elements: eight bytes of each still have a signed 64-bit size, as NumPy demands
 #: of a shape, counting a dimension of zero as one.
 MAX_ELEMENTS = 2**60 - 1
+#: bytes of a JSON text, as the safetensors package has it, and values in it, each of which takes far more
+#: memory than its bytes: enough for a quarter of a million tensors
+MAX_JSON = 100_000_000
+MAX_JSON_VALUES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,33 @@ def map_file(path: Path, call: str) -> mmap.mmap | bytes:
         if isinstance(error, FileError):
             raise
         raise FileError(f"[{call}] {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def json_object(data: mmap.mmap | bytes, fail: Callable[[str], TrivetError]) -> dict[str, Any]:
+    """A JSON object in which no key appears twice; `fail` makes an error of what was found wrong."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+            raise fail(f"{quoted(twice)} appears twice")
+        return found
+
+    if len(data) > MAX_JSON:
+        raise fail(f"has {len(data)} bytes; at most {MAX_JSON} are allowed")
+    text = bytes(data[:])
+    values = sum(map(text.count, (b",", b"[", b"{")))  # one of these, or a key, stands before each value
+    if values > MAX_JSON_VALUES:
+        raise fail(f"holds some {values} values; at most {MAX_JSON_VALUES} are allowed")
+    try:
+        parsed = json.loads(text.decode(), object_pairs_hook=once)
+    except TrivetError:
+        raise
+    except (ValueError, RecursionError) as error:  # bad UTF-8, bad JSON, a number of too many digits, depth
+        raise fail(f"is not JSON: {str(error)[:120]}") from error
+    if not isinstance(parsed, dict):
+        raise fail(f"is a {type(parsed).__name__}, not an object")
+    return parsed
 
 
 @contextlib.contextmanager

@@ -15,12 +15,11 @@ our own because the safetensors package gives no bfloat16 array without torch.
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,10 +31,18 @@ from trivet import dtypes
 from trivet.blocks import dequantize
 from trivet.dtypes import DType
 from trivet.errors import InputError, SafetensorsError, UnsupportedError
-from trivet.formats.common import MAX_ELEMENTS, AnyTensor, TensorInfo, UnsupportedTensor, map_file, quoted
+from trivet.formats.common import (
+    MAX_ELEMENTS,
+    MAX_JSON,
+    AnyTensor,
+    TensorInfo,
+    UnsupportedTensor,
+    json_object,
+    map_file,
+    quoted,
+)
 
 INDEX = "model.safetensors.index.json"
-_MAX_HEADER = 100_000_000  # as the safetensors package has it
 _MAX_DIMS = 32  # as NumPy has it
 
 DTYPES: dict[str, DType] = {
@@ -158,29 +165,8 @@ def _only_file(folder: Path) -> Path:
     return files[0]
 
 
-def _parse(path: Path, field: str, text: bytes) -> dict[str, Any]:
-    """A JSON object; the same key twice in one object is an error."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-            raise _bad(path, field, f"{quoted(twice)} appears twice")
-        return found
-
-    try:
-        parsed = json.loads(text.decode(), object_pairs_hook=unique)
-    except SafetensorsError:
-        raise
-    except (ValueError, RecursionError) as error:  # bad UTF-8, bad JSON, a number of too many digits, depth
-        raise _bad(path, field, f"is not JSON: {str(error)[:120]}") from error
-    if not isinstance(parsed, dict):
-        raise _bad(path, field, f"is a {type(parsed).__name__}, not an object")
-    return parsed
-
-
 def _read_index(path: Path) -> dict[str, str]:
-    index = _parse(path, "index", bytes(map_file(path, "SafetensorsFile.open")[:]))
+    index = json_object(map_file(path, "SafetensorsFile.open"), partial(_bad, path, "index"))
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise _bad(path, "weight_map", "is not an object of tensor names and file names")
@@ -194,12 +180,12 @@ def _read_header(path: Path, data: mmap.mmap | bytes) -> tuple[list[AnyTensor], 
     if len(data) < 8:
         raise _bad(path, "header length", f"needs 8 bytes, the file has {len(data)}")
     length = int.from_bytes(data[:8], "little")
-    room = min(len(data) - 8, _MAX_HEADER)
+    room = min(len(data) - 8, MAX_JSON)
     if not 2 <= length <= room:
         raise _bad(path, "header length", f"is {length}; 2 to {room} are allowed")
     if data[8:9] != b"{":
         raise _bad(path, "header", f"begins with {data[8:9]!r}, not '{{'; it may not be a safetensors file")
-    header = _parse(path, "header", data[8 : 8 + length])
+    header = json_object(data[8 : 8 + length], partial(_bad, path, "header"))
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise _bad(path, "__metadata__", "is not an object of strings")

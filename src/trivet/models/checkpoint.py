@@ -7,7 +7,6 @@ shapes, each dense or packed. Nothing is read until it is asked for.
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,8 @@ import numpy.typing as npt
 from trivet import graph
 from trivet.blocks import dequantize
 from trivet.dtypes import DType, f32
-from trivet.errors import FileError, InputError, ModelError
+from trivet.errors import FileError, InputError, ModelError, UnsupportedError
+from trivet.formats.common import UnsupportedTensor, json_object, map_file, quoted
 from trivet.formats.gguf import GGUFFile
 from trivet.graph import Node
 from trivet.hub import cache, names
@@ -63,11 +63,14 @@ class Checkpoint:
         metadata: Mapping[str, Any],
         tensors: Mapping[str, Entry],
         gguf: GGUFFile | None = None,
+        unsupported: Mapping[str, UnsupportedTensor] | None = None,
     ) -> None:
         self.path = path
         self.metadata = metadata
         self.tensors = tensors
         self.gguf = gguf  # the open file, where it is one
+        #: tensors of types trivet does not read
+        self.unsupported = unsupported or (gguf.unsupported if gguf else {})
 
     @property
     def architecture(self) -> str:
@@ -117,6 +120,11 @@ class Checkpoint:
     def find(self, name: str, shape: tuple[int, ...]) -> Node | None:
         """The same for a tensor that may be absent."""
         entry = self.tensors.get(name)
+        if entry is None and name in self.unsupported:
+            kind = self.unsupported[name].type_name
+            raise UnsupportedError(
+                f"[load] tensor {name!r} of {self.path.name} has type {kind}, which trivet does not read"
+            )
         if entry is None:
             return None
         if entry.shape != shape:
@@ -220,21 +228,26 @@ def _open_folder(path: Path) -> Checkpoint:
     from trivet.formats.safetensors import SafetensorsFile
     from trivet.models import by_model_type
 
-    try:
-        config = json.loads((path / "config.json").read_text("utf-8"))
-    except FileNotFoundError:
-        raise FileError(f"[load] {path} is a folder without a config.json") from None
-    except (OSError, ValueError) as error:
-        raise FileError(f"[load] {path / 'config.json'}: {error}") from None
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ModelError(f"[load] {path / 'config.json'} has no model_type")
+    config = read_config(path)
     module = by_model_type(config["model_type"])
     file = SafetensorsFile.open(path)
     tensors = _folder_entries(file, config["model_type"], module, module.hf_metadata(config))
     for name, array in module.hf_extra(config).items():
         tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, partial(np.asarray, array))
     _check_vocabulary(config, tensors)
-    return Checkpoint(path, module.hf_metadata(config), tensors)
+    unread = {module.hf_rename(name) or name: tensor for name, tensor in file.unsupported.items()}
+    return Checkpoint(path, module.hf_metadata(config), tensors, unsupported=unread)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A folder's config.json, which names a model_type. Raises FileError, or ModelError if it does not."""
+    path = folder / "config.json"
+    if not os.path.lexists(path):
+        raise FileError(f"[load] {folder} is a folder without a config.json")
+    config = json_object(map_file(path, "load"), lambda found: FileError(f"[load] {path}: {found}"))
+    if not isinstance(config.get("model_type"), str):
+        raise ModelError(f"[load] {path} has no model_type")
+    return config
 
 
 def _check_vocabulary(config: Mapping[str, Any], tensors: dict[str, Entry]) -> None:
@@ -258,7 +271,9 @@ def _folder_entries(file: Any, kind: str, module: Any, metadata: Mapping[str, An
     for theirs, info in file.tensors.items():
         renamed = module.hf_rename(theirs)
         if renamed is None:
-            raise ModelError(f"[load] tensor {theirs!r} of {file.path.name} is not one a {kind} model has")
+            raise ModelError(
+                f"[load] tensor {quoted(theirs)} of {file.path.name} is not one a {kind} model has"
+            )
         if not renamed:  # a buffer, no weight
             continue
         ours, _, part = renamed.partition("#")

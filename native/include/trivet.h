@@ -532,8 +532,8 @@ typedef enum tv_token_kind {
 /* What a tokenizer is. Ids that the file does not name are -1. @since 0.1 */
 typedef struct tv_tokenizer_info {
   size_t struct_size; /* in: sizeof(tv_tokenizer_info) */
-  const char* model;  /* "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE); belongs to the tokenizer */
-  const char* pre;    /* the pre-tokeniser's name, "" for "llama" */
+  const char* model;  /* "gpt2" (byte-level BPE), "llama" (SentencePiece BPE) or "t5" (its unigram model) */
+  const char* pre;    /* the pre-tokeniser's name, "" but for "gpt2"; both belong to the tokenizer */
   int32_t n_vocab;
   int32_t bos_id;
   int32_t eos_id;

@@ -99,8 +99,9 @@ def test_ids_equal_hugging_face(pairs, name: str, text: str, parse_special: bool
     oracle, ours = pairs[name]
     ids = ours.encode(text, parse_special=parse_special)
     assert ids == theirs(oracle, text, parse_special)
-    # A text's own U+2581 cannot be told from a space: that is how SentencePiece spells one.
-    assert ours.decode(ids) == (text.replace("▁", " ") if ours.model == "llama" else text)
+    if ours.model == "llama":  # its own U+2581 cannot be told from a space: so SentencePiece spells one
+        text = text.replace("▁", " ")
+    assert ours.decode(ids) == (oracle.normalizer.normalize_str(text) if ours.pre == "qwen2" else text)
 
 
 @pytest.mark.parametrize("name", tables.PRE_TOKENIZERS)
@@ -177,9 +178,9 @@ def test_wrong_arguments(pairs, tmp_path: Path) -> None:
     (tmp_path / "wrong").write_bytes(b"not a model file at all")
     with pytest.raises(GGUFError, match="magic"):
         Tokenizer.open(tmp_path / "wrong")
-    with pytest.raises(UnsupportedError, match="'tekken'"):
+    with pytest.raises(UnsupportedError, match="'chameleon'"):
         tables.open_tables(
-            tmp_path, {**tables.bpe_metadata(pairs["gpt2"][0], "gpt2"), "tokenizer.ggml.pre": "tekken"}
+            tmp_path, {**tables.bpe_metadata(pairs["gpt2"][0], "gpt2"), "tokenizer.ggml.pre": "chameleon"}
         )
 
 

@@ -60,6 +60,8 @@ def corpus() -> list[str]:
 def train_bpe(pre: str, vocab_size: int = 700) -> Tokenizer:
     """A byte-level BPE tokenizer."""
     oracle = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
+    if pre == "qwen2":
+        oracle.normalizer = normalizers.NFC()
     oracle.pre_tokenizer = PRE_TOKENIZERS[pre]
     oracle.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()

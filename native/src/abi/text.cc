@@ -71,6 +71,10 @@ tv::Tokenizer::DecodeOptions decode_options(uint32_t flags, const char* call) {
   return {.skip_special = (flags & TV_SKIP_SPECIAL) != 0, .continuation = (flags & TV_CONTINUATION) != 0};
 }
 
+const char* model_name(tv::TokenModel model) {
+  return model == tv::TokenModel::bpe ? "gpt2" : model == tv::TokenModel::spm ? "llama" : "t5";
+}
+
 void show(tv_tokenizer_stream* stream, const char** text, size_t* text_size) {
   *text = stream->shown.c_str();
   *text_size = stream->shown.size();
@@ -142,8 +146,8 @@ tv_status tv_tokenizer_get_info(const tv_tokenizer* tokenizer, tv_tokenizer_info
     require(tokenizer, "tv_tokenizer_get_info", "tokenizer");
     const tv::Vocab& v = tokenizer->tokenizer->vocab();
     fill(out,
-         {sizeof(tv_tokenizer_info), v.is_llama ? "llama" : "gpt2", v.pre.c_str(), v.size(), v.bos, v.eos,
-          v.unk, v.pad, v.add_bos, v.add_eos, v.add_space_prefix},
+         {sizeof(tv_tokenizer_info), model_name(v.model), v.pre.c_str(), v.size(), v.bos, v.eos, v.unk, v.pad,
+          v.add_bos, v.add_eos, v.space_prefix != tv::SpacePrefix::none},
          "tv_tokenizer_get_info");
   });
 }

@@ -6,6 +6,7 @@
 
 #include "core/quoted.h"
 #include "core/utf8.h"
+#include "text/nfc.h"
 
 namespace tv {
 
@@ -51,6 +52,8 @@ struct Bpe::Scratch {
 
 Bpe::Bpe(const GGUF& file, const Vocab& vocab)
     : pretokenizer_(vocab.pre),
+      nfc_(file.boolean("trivet.tokenizer.nfc", pretokenizer_.nfc())),
+      whole_tokens_(file.boolean("trivet.tokenizer.ignore_merges", pretokenizer_.whole_tokens())),
       n_vocab_(vocab.size()),
       bytes_(static_cast<size_t>(vocab.size())),
       whole_(new std::atomic<uint8_t>[static_cast<size_t>(vocab.size())]()) {
@@ -114,11 +117,10 @@ int32_t Bpe::product(std::string_view bytes) {
 
 void Bpe::encode(std::string_view text, std::vector<int32_t>& ids) const {
   Scratch scratch;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = pretokenizer_.next(text, at);
-    encode_piece(text.substr(at, end - at), scratch, ids);
-    at = end;
-  }
+  std::string normal;
+  if (nfc_) text = to_nfc(text, normal);
+  for (Pretokenizer::Pieces pieces(pretokenizer_, text); !pieces.done();)
+    encode_piece(pieces.next(), scratch, ids);
 }
 
 void Bpe::encode_piece(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const {
@@ -126,7 +128,7 @@ void Bpe::encode_piece(std::string_view piece, Scratch& scratch, std::vector<int
   const bool token = id != kNoToken && id < n_vocab_;
   if (token) {
     const uint8_t whole = whole_[static_cast<size_t>(id)].load(std::memory_order_relaxed);
-    if (whole == kYes || pretokenizer_.whole_tokens()) {
+    if (whole == kYes || whole_tokens_) {
       ids.push_back(id);
       return;
     }

@@ -50,6 +50,8 @@ class Bpe {
   void emit(int32_t symbol, std::vector<int32_t>& ids) const;
 
   Pretokenizer pretokenizer_;
+  bool nfc_;
+  bool whole_tokens_;
   int32_t n_vocab_;
   std::unique_ptr<char[]> arena_;  // bytes of the tokens that are not spelled as themselves
   // Bytes of tokens, then of merge products that are not tokens; found are those that merging can reach.

@@ -1,16 +1,12 @@
-// Cuts text into the pieces that byte-level BPE never merges across.
-//
-// The patterns are those of the tokenizers' own files, as hand-written scanners (L letter, N number,
-// S white space, by Unicode property):
-//
-//   gpt2       's|'t|'re|'ve|'m|'ll|'d | ?L+ | ?N+ | ?[^S L N]+ | S+(?!not S) | S+
-//   smollm     each N alone; then gpt2 on what lies between
-//   llama-bpe  (?i)'s|'t|'re|'ve|'m|'ll|'d | [^\r\n L N]?L+ | N{1,3} | ?[^S L N]+[\r\n]* | S*[\r\n]+ |
-//   S+(?!not S) | S+ qwen2      as llama-bpe with N instead of N{1,3}
+// Cuts text into the pieces that byte-level BPE never merges across: by name, a chain of steps (scan.h), each
+// of which cuts what the one before left.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string_view>
+
+#include "text/scan.h"
 
 namespace tv {
 
@@ -20,17 +16,36 @@ class Pretokenizer {
   // a near miss would give a model text it was not trained on.
   explicit Pretokenizer(std::string_view name);
 
-  // End of the piece that begins at text[at], at < text.size(). Text is well-formed UTF-8.
-  size_t next(std::string_view text, size_t at) const;
+  static constexpr size_t kMostSteps = 6;
+  struct Named {
+    std::string_view name;
+    bool whole_tokens;
+    bool nfc;
+    std::array<scan::Step, kMostSteps> steps;  // then nullptr
+  };
 
-  // A piece that is itself a token is that token, whatever the merges say (llama-bpe).
-  bool whole_tokens() const { return whole_tokens_; }
+  // A piece that is itself a token is that token, whatever the merges say.
+  bool whole_tokens() const { return named_->whole_tokens; }
+  // Text is first normalised to NFC.
+  bool nfc() const { return named_->nfc; }
+
+  // The pieces of a text, well-formed UTF-8, one after the other.
+  class Pieces {
+   public:
+    Pieces(const Pretokenizer& pretokenizer, std::string_view text)
+        : steps_(pretokenizer.named_->steps), text_(text) {}
+    bool done() const { return at_ == text_.size(); }
+    std::string_view next();  // unless done
+
+   private:
+    const std::array<scan::Step, kMostSteps>& steps_;
+    std::string_view text_;
+    size_t at_ = 0;
+    std::array<size_t, kMostSteps> ends_{};  // where the current piece of each step ends
+  };
 
  private:
-  bool words_ = false;         // the llama-bpe family: any character may lead a word, newlines trail
-  bool digits_alone_ = false;  // each number character is a piece before anything else is looked at
-  size_t most_digits_ = 0;     // of the llama-bpe family
-  bool whole_tokens_ = false;
+  const Named* named_;
 };
 
 }  // namespace tv

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 
+#include "text/walk.h"
+
 namespace tv {
 
-SpecialTokens::SpecialTokens(const Vocab& vocab) : ids_(1, kNoToken) {
+SpecialTokens::SpecialTokens(const Vocab& vocab)
+    : ids_(1, kNoToken), lstrip_(vocab.lstrip), rstrip_(vocab.rstrip) {
+  std::sort(lstrip_.begin(), lstrip_.end());
+  std::sort(rstrip_.begin(), rstrip_.end());
   for (int32_t id = 0; id < vocab.size(); ++id) {
     const bool cut_out = vocab.is_special(id) || vocab.kind(id) == TokenKind::user_defined;
     if (cut_out && !vocab.text(id).empty()) add(vocab.text(id), id);
@@ -28,6 +33,19 @@ void SpecialTokens::add(std::string_view text, int32_t id) {
   ids_[node] = id;
 }
 
+void SpecialTokens::take_space(std::string_view text, size_t from, Match& match) const {
+  if (std::binary_search(lstrip_.begin(), lstrip_.end(), match.id)) {
+    while (match.begin > from) {
+      size_t before = match.begin - 1;
+      while ((text[before] & 0xc0) == 0x80) --before;
+      if (!scan::Walk{text, before}.in(scan::kSpace)) break;
+      match.begin = before;
+    }
+  }
+  if (std::binary_search(rstrip_.begin(), rstrip_.end(), match.id))
+    match.end = scan::Walk{text, match.end}.run(scan::kSpace);
+}
+
 SpecialTokens::Match SpecialTokens::next(std::string_view text, size_t from, bool control,
                                          std::span<const ByteSpan> literal) const {
   const auto in_literal = [&](size_t begin, size_t end) {
@@ -47,7 +65,9 @@ SpecialTokens::Match SpecialTokens::next(std::string_view text, size_t from, boo
       if (control_[node] && (!control || in_literal(begin, at + 1))) continue;
       best = {ids_[node], begin, at + 1};
     }
-    if (best.id != kNoToken) return best;
+    if (best.id == kNoToken) continue;
+    take_space(text, from, best);
+    return best;
   }
   return {kNoToken, text.size(), text.size()};
 }

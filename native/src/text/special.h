@@ -29,8 +29,8 @@ class SpecialTokens {
   };
 
   // The first match at or after text[from]; of those that begin there, the longest (as Hugging Face
-  // tokenizers choose). Control and unknown tokens count only with `control`, and only outside the spans
-  // of `literal`, which are sorted and apart.
+  // tokenizers choose), with the white space that it takes. Control and unknown tokens count only with
+  // `control`, and only outside the spans of `literal`, which are sorted and apart.
   Match next(std::string_view text, size_t from, bool control, std::span<const ByteSpan> literal) const;
 
  private:
@@ -40,11 +40,13 @@ class SpecialTokens {
   };
 
   void add(std::string_view text, int32_t id);
+  void take_space(std::string_view text, size_t from, Match& match) const;
 
   PairTable<Child> children_;  // (node, byte) -> node; the root is node 0
   std::vector<int32_t> ids_;   // of each node; kNoToken where no token ends
   std::vector<bool> control_;  // of each node
   std::array<bool, 256> begins_{};
+  std::vector<int32_t> lstrip_, rstrip_;  // sorted ids
 };
 
 }  // namespace tv

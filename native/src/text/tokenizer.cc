@@ -6,10 +6,12 @@ namespace tv {
 
 Tokenizer::Tokenizer(std::shared_ptr<const GGUF> file)
     : file_(std::move(file)), vocab_(*file_), special_(vocab_) {
-  if (vocab_.is_llama)
-    spm_.emplace(vocab_);
-  else
+  if (vocab_.model == TokenModel::bpe)
     bpe_.emplace(*file_, vocab_);
+  else if (vocab_.model == TokenModel::spm)
+    spm_.emplace(*file_, vocab_);
+  else
+    unigram_.emplace(vocab_);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
@@ -19,33 +21,32 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 2);
   if (options.add_special && vocab_.add_bos) ids.push_back(vocab_.bos);
-  bool after_special = true;  // the beginning counts as one
   for (size_t at = 0; at < text.size();) {
     const SpecialTokens::Match match = special_.next(text, at, options.parse_special, options.literal);
-    if (match.begin > at) {
-      encode_plain(text.substr(at, match.begin - at), after_special && vocab_.add_space_prefix, ids);
-      after_special = false;
-    }
-    if (match.id != kNoToken) {
-      ids.push_back(match.id);
-      after_special = true;
-    }
+    if (match.begin > at) encode_plain(text.substr(at, match.begin - at), at == 0, ids);
+    if (match.id != kNoToken) ids.push_back(match.id);
     at = match.end;
   }
   if (options.add_special && vocab_.add_eos) ids.push_back(vocab_.eos);
   return ids;
 }
 
-void Tokenizer::encode_plain(std::string_view text, bool space_prefix, std::vector<int32_t>& ids) const {
-  if (bpe_)
-    bpe_->encode(text, ids);
+// A part between special tokens, or the first of a text.
+void Tokenizer::encode_plain(std::string_view text, bool first, std::vector<int32_t>& ids) const {
+  if (bpe_) return bpe_->encode(text, ids);
+  const bool spaced = text[0] == ' ' || text.substr(0, kSpelledSpace.size()) == kSpelledSpace;
+  const bool prefix = vocab_.space_prefix == SpacePrefix::always ||
+                      (vocab_.space_prefix == SpacePrefix::unless_space && !spaced) ||
+                      (vocab_.space_prefix == SpacePrefix::first && first && !spaced);
+  if (spm_)
+    spm_->encode(text, prefix, ids);
   else
-    spm_->encode(text, space_prefix, ids);
+    unigram_->encode(text, prefix, ids);
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
   vocab_.check(id);
-  return bpe_ ? bpe_->bytes(id) : spm_->bytes(id);
+  return bpe_ ? bpe_->bytes(id) : spm_ ? spm_->bytes(id) : unigram_->bytes(id);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
@@ -62,7 +63,9 @@ TokenStream::TokenStream(std::shared_ptr<const Tokenizer> tokenizer, const Token
   restart();
 }
 
-void TokenStream::restart() { strip_space_ = tokenizer_->vocab().add_space_prefix && !options_.continuation; }
+void TokenStream::restart() {
+  strip_space_ = tokenizer_->vocab().space_prefix != SpacePrefix::none && !options_.continuation;
+}
 
 void TokenStream::push(int32_t id, std::string& out) {
   std::string_view bytes = tokenizer_->token_bytes(id);
@@ -70,7 +73,9 @@ void TokenStream::push(int32_t id, std::string& out) {
   if (vocab.is_special(id) || vocab.kind(id) == TokenKind::user_defined) {
     if (vocab.is_special(id) && options_.skip_special) return;
     decoder_.push(bytes, out);
-    strip_space_ = vocab.add_space_prefix;  // encode puts a space after every special token
+    // Encode puts a space after every special token.
+    strip_space_ =
+        vocab.space_prefix == SpacePrefix::always || vocab.space_prefix == SpacePrefix::unless_space;
     return;
   }
   if (strip_space_ && !bytes.empty()) {

@@ -1,8 +1,9 @@
 // The tokenizer of a GGUF file: text to ids and back. The only one in trivet; Python wraps it.
 //
 // Encoding: special tokens are cut out (special.h), what lies between goes through byte-level BPE (bpe.h,
-// tokenizer.ggml.model "gpt2") or SentencePiece BPE (spm.h, "llama"). With "llama" and add_space_prefix a
-// space is put before the text and before what follows a special token, as in llama.cpp.
+// tokenizer.ggml.model "gpt2"), SentencePiece BPE (spm.h, "llama") or its unigram model (unigram.h, "t5").
+// With these two and add_space_prefix a space is put before the text and before what follows a special
+// token, as in llama.cpp, unless trivet.tokenizer.prepend_scheme has it otherwise.
 //
 // A tokenizer is immutable: any number of threads may use one.
 #pragma once
@@ -19,6 +20,7 @@
 #include "text/bpe.h"
 #include "text/special.h"
 #include "text/spm.h"
+#include "text/unigram.h"
 #include "text/vocab.h"
 
 namespace tv {
@@ -54,13 +56,14 @@ class Tokenizer {
   std::string_view token_bytes(int32_t id) const;
 
  private:
-  void encode_plain(std::string_view text, bool space_prefix, std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, bool first, std::vector<int32_t>& ids) const;
 
   std::shared_ptr<const GGUF> file_;
   Vocab vocab_;
   SpecialTokens special_;
-  std::optional<Bpe> bpe_;  // one of the two
+  std::optional<Bpe> bpe_;  // one of the three
   std::optional<Spm> spm_;
+  std::optional<Unigram> unigram_;
 };
 
 // Decoding one id at a time. What push and flush append equals decode of all the ids.

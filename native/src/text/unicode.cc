@@ -9,8 +9,8 @@ namespace {
 
 CharClass look_up(uint32_t code_point) {
   const uint32_t* after =
-      std::upper_bound(kUnicodeRuns, kUnicodeRuns + kUnicodeRunCount, code_point << 2 | 3);
-  return static_cast<CharClass>(after[-1] & 3);
+      std::upper_bound(kUnicodeRuns, kUnicodeRuns + kUnicodeRunsCount, code_point << 4 | 15);
+  return static_cast<CharClass>(after[-1] & 15);
 }
 
 // Most text of alphabets ends below U+0800.

@@ -1,4 +1,4 @@
-// What pre-tokenisers ask of a code point. The tables are in unicode_tables.cc (generated).
+// What pre-tokenisers and NFC ask of a code point. The tables are in unicode_tables.cc (generated).
 #pragma once
 
 #include <cstddef>
@@ -6,12 +6,16 @@
 
 namespace tv {
 
-enum class CharClass : uint8_t { other, letter, number, space };
+// General categories, put together: Mn Mc Me; P*; S*; Lu Lt; Ll; Lm Lo; N*; the property White_Space.
+enum class CharClass : uint8_t { other, mark, punctuation, symbol, upper, lower, letter, number, space };
 
 extern const uint32_t kUnicodeRuns[];
-extern const size_t kUnicodeRunCount;
+extern const size_t kUnicodeRunsCount;
+extern const uint32_t kCombiningRuns[];
+extern const size_t kCombiningRunsCount;
+extern const uint32_t kDecompositions[];
+extern const size_t kDecompositionsCount;
 
-// \p{L}, \p{N}, or the property White_Space.
 CharClass char_class(uint32_t code_point);
 
 }  // namespace tv

@@ -34,6 +34,17 @@ int32_t special_id(const GGUF& file, const char* key, int32_t otherwise, int32_t
   return static_cast<int32_t>(id);
 }
 
+// An array of ids, empty when absent.
+std::vector<int32_t> listed_ids(const GGUF& file, const char* key, int32_t size) {
+  std::vector<int32_t> ids;
+  if (!file.has(key)) return ids;
+  for (const int64_t id : file.integers(key)) {
+    if (id < 0 || id >= size) bad_id(key, id, size);
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
 // Whether to add a token that the file may not have.
 bool add_flag(const GGUF& file, const char* key, bool otherwise, int32_t id) {
   const bool wanted = file.boolean(key, otherwise);
@@ -45,16 +56,18 @@ bool add_flag(const GGUF& file, const char* key, bool otherwise, int32_t id) {
 }  // namespace
 
 Vocab::Vocab(const GGUF& file) {
-  const std::string_view model = file.string("tokenizer.ggml.model");
-  if (model != "llama" && model != "gpt2")
-    fail(Status::unsupported, "[tokenizer] tokenizer.ggml.model is %s; this build has 'gpt2' and 'llama'",
-         quoted(model).c_str());
-  is_llama = model == "llama";
-  if (!is_llama) pre = file.string("tokenizer.ggml.pre", "default");
+  const std::string_view name = file.string("tokenizer.ggml.model");
+  if (name != "llama" && name != "gpt2" && name != "t5")
+    fail(Status::unsupported,
+         "[tokenizer] tokenizer.ggml.model is %s; this build has 'gpt2', 'llama' and 't5'",
+         quoted(name).c_str());
+  model = name == "gpt2" ? TokenModel::bpe : name == "llama" ? TokenModel::spm : TokenModel::unigram;
+  if (model == TokenModel::bpe) pre = file.string("tokenizer.ggml.pre", "default");
   read_tokens(file);
   read_kinds(file);
   read_scores(file);
   read_special(file);
+  read_strips(file);
   find_ends(file);
 }
 
@@ -89,31 +102,60 @@ void Vocab::read_kinds(const GGUF& file) {
 
 void Vocab::read_scores(const GGUF& file) {
   constexpr const char* kKey = "tokenizer.ggml.scores";
-  if (!is_llama && !file.has(kKey)) return;
+  if (model == TokenModel::bpe && !file.has(kKey)) return;
   scores_ = file.floats(kKey);
   if (scores_.size() != texts_.size())
     fail(Status::tokenizer, "[tokenizer] %s has %zu entries for %d tokens", kKey, scores_.size(), size());
   for (size_t i = 0; i < scores_.size(); ++i)
     if (std::isnan(scores_[i])) fail(Status::tokenizer, "[tokenizer] %s of token %zu is NaN", kKey, i);
+  if (model != TokenModel::unigram) return;
+  constexpr size_t kLongest = 1024;  // bytes: what a character of a text may cost
+  for (int32_t id = 0; id < size(); ++id)
+    if (!std::isfinite(score(id)) || (kind(id) == TokenKind::normal && text(id).size() > kLongest))
+      fail(Status::tokenizer,
+           "[tokenizer] token %d has %zu bytes and the score %g; a unigram model's have 1024 at most, and "
+           "finite scores",
+           id, text(id).size(), static_cast<double>(score(id)));
 }
 
 // Defaults are llama.cpp's, except that "gpt2" files without BOS and EOS have none (there it is id 11,
 // which is right for Falcon alone).
 void Vocab::read_special(const GGUF& file) {
-  bos = special_id(file, "tokenizer.ggml.bos_token_id", is_llama ? 1 : kNoToken, size());
-  eos = special_id(file, "tokenizer.ggml.eos_token_id", is_llama ? 2 : kNoToken, size());
-  unk = special_id(file, "tokenizer.ggml.unknown_token_id", is_llama ? 0 : kNoToken, size());
+  const bool llama = model == TokenModel::spm, unigram = model == TokenModel::unigram;
+  bos = special_id(file, "tokenizer.ggml.bos_token_id", llama ? 1 : kNoToken, size());
+  eos = special_id(file, "tokenizer.ggml.eos_token_id", llama ? 2 : unigram ? 1 : kNoToken, size());
+  unk = special_id(file, "tokenizer.ggml.unknown_token_id", llama ? 0 : unigram ? 2 : kNoToken, size());
   pad = special_id(file, "tokenizer.ggml.padding_token_id", kNoToken, size());
   const bool llama3 = pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
-  add_bos = add_flag(file, "tokenizer.ggml.add_bos_token", is_llama || llama3, bos);
+  add_bos = add_flag(file, "tokenizer.ggml.add_bos_token", llama || llama3, bos);
   add_eos = add_flag(file, "tokenizer.ggml.add_eos_token", false, eos);
-  add_space_prefix = is_llama && file.boolean("tokenizer.ggml.add_space_prefix", true);
+  if (model == TokenModel::bpe || !file.boolean("tokenizer.ggml.add_space_prefix", llama)) return;
+  constexpr const char* kKey = "trivet.tokenizer.prepend_scheme";
+  const std::string_view scheme = file.string(kKey, "");
+  if (scheme != "" && scheme != "always" && scheme != "first")
+    fail(Status::tokenizer, "[tokenizer] %s is %s; known: 'always' and 'first'", kKey,
+         quoted(scheme).c_str());
+  space_prefix = scheme == ""        ? SpacePrefix::always
+                 : scheme == "first" ? SpacePrefix::first
+                                     : SpacePrefix::unless_space;
+}
+
+// Phi-3's files do not say that its special tokens take the white space behind them.
+void Vocab::read_strips(const GGUF& file) {
+  lstrip = listed_ids(file, "trivet.tokenizer.lstrip", size());
+  rstrip = listed_ids(file, "trivet.tokenizer.rstrip", size());
+  const bool phi3 = model == TokenModel::spm && file.string("general.architecture", "") == "phi3";
+  if (!phi3 || file.has("trivet.tokenizer.rstrip")) return;
+  for (int32_t id = 0; id < size(); ++id)
+    if (is_special(id) && text(id) != "<unk>" && text(id) != "<s>" && text(id) != "<|endoftext|>")
+      rstrip.push_back(id);
 }
 
 void Vocab::find_ends(const GGUF& file) {
   if (eos != kNoToken) ends_.push_back(eos);
   for (const char* key : kEndKeys)
     if (const int32_t id = special_id(file, key, kNoToken, size()); id != kNoToken) ends_.push_back(id);
+  for (const int32_t id : listed_ids(file, "trivet.tokenizer.end_ids", size())) ends_.push_back(id);
   for (std::string_view text : kEndTexts)
     if (const int32_t id = find(text); id != kNoToken && kind(id) == TokenKind::control) ends_.push_back(id);
   std::sort(ends_.begin(), ends_.end());

@@ -13,6 +13,12 @@ namespace tv {
 
 enum class TokenKind : uint8_t { undefined, normal, unknown, control, user_defined, unused, byte };
 
+enum class TokenModel : uint8_t { bpe, spm, unigram };  // "gpt2", "llama", "t5"
+
+// Where a space is put before encoding: nowhere; before the text and behind every special token; the same,
+// but not before a space; only before a text that begins with none.
+enum class SpacePrefix : uint8_t { none, always, unless_space, first };
+
 inline constexpr int32_t kNoToken = -1;
 
 class Vocab {
@@ -35,21 +41,24 @@ class Vocab {
     return kind(id) == TokenKind::control || kind(id) == TokenKind::unknown;
   }
 
-  bool is_llama = false;  // tokenizer.ggml.model is "llama", else "gpt2"
-  std::string pre;        // tokenizer.ggml.pre, empty for llama
+  TokenModel model = TokenModel::bpe;
+  std::string pre;  // tokenizer.ggml.pre, empty unless model is bpe
   int32_t bos = kNoToken;
   int32_t eos = kNoToken;
   int32_t unk = kNoToken;
   int32_t pad = kNoToken;
   bool add_bos = false;
   bool add_eos = false;
-  bool add_space_prefix = false;
+  SpacePrefix space_prefix = SpacePrefix::none;
+  std::vector<int32_t> lstrip;  // special tokens that take the white space before them
+  std::vector<int32_t> rstrip;  // or after them
 
  private:
   void read_tokens(const GGUF& file);
   void read_kinds(const GGUF& file);
   void read_scores(const GGUF& file);
   void read_special(const GGUF& file);
+  void read_strips(const GGUF& file);
   void find_ends(const GGUF& file);
 
   StringTable texts_;  // in the file's map

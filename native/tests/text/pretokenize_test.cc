@@ -14,11 +14,7 @@ using Pieces = std::vector<std::string>;
 Pieces split(const char* name, std::string_view text) {
   const tv::Pretokenizer pretokenizer(name);
   Pieces out;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = pretokenizer.next(text, at);
-    out.emplace_back(text.substr(at, end - at));
-    at = end;
-  }
+  for (tv::Pretokenizer::Pieces pieces(pretokenizer, text); !pieces.done();) out.emplace_back(pieces.next());
   return out;
 }
 
@@ -41,7 +37,16 @@ int main() {
   CHECK((split("llama-bpe", "x'\xc5\xbfy") == Pieces{"x", "'\xc5\xbf", "y"}));
   CHECK((split("qwen2", "2024-01") == Pieces{"2", "0", "2", "4", "-", "0", "1"}));
   CHECK((split("qwen2", "日本 語") == Pieces{"日本", " 語"}));
-  CHECK_THROWS(tv::Status::unsupported, tv::Pretokenizer("tekken"));
+  CHECK((split("tekken", "McDonald's ABCd 12//\n") ==
+         Pieces{"Mc", "Donald", "'s", " ABCd", " ", "1", "2", "//\n"}));
+  CHECK((split("gpt-4o", "McDonald's HTTPs 1234") == Pieces{"Mc", "Donald's", " HTTPs", " ", "123", "4"}));
+  CHECK((split("gpt-4o", "日本AB") == Pieces{"日本", "AB"}));  // as the expression gives letters back
+  CHECK((split("qwen35", "e\xcc\x81!\xcc\x81x") == Pieces{"e\xcc\x81", "!\xcc\x81x"}));
+  CHECK((split("deepseek-llm", "ab 日本, x\n\n 12  ") ==
+         Pieces{"ab", " ", "日本", ",", " x", "\n", "\n", " ", "1", "2", "  "}));
+  CHECK((split("deepseek-coder", "if (x1)\r\n") == Pieces{"if", " (", "x", "1", ")", "\r", "\n"}));
+  CHECK((split("deepseek-v3", "a.b 12345 x\x01y") == Pieces{"a", ".b", " ", "123", "45", " x", "\x01y"}));
+  CHECK_THROWS(tv::Status::unsupported, tv::Pretokenizer("chameleon"));
   CHECK_THROWS(tv::Status::unsupported, tv::Pretokenizer(""));
   return check_result();
 }

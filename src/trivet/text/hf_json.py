@@ -150,7 +150,6 @@ def _spaces(whole: Mapping[str, Any]) -> dict[str, Any]:
     """How spaces are spelled, and where one is added."""
     normalizer = _flat(whole.get("normalizer"), "normalizers")
     before = _flat(whole.get("pre_tokenizer"), "pretokenizers")
-    scheme: str | None = "never"
     if normalizer == [PREPEND, REPLACE] and not before:
         said: dict[str, Any] = {"tokenizer.ggml.add_space_prefix": True}
     elif normalizer == [REPLACE] and before in ([], [NO_SPLIT]):
@@ -164,10 +163,7 @@ def _spaces(whole: Mapping[str, Any]) -> dict[str, Any]:
     else:
         raise _refused("pre_tokenizer", whole.get("pre_tokenizer"))
     prefix = said["tokenizer.ggml.add_space_prefix"]
-    decoder = _flat(whole.get("decoder"), "decoders")
-    # Metaspace drops the first token's space, which Strip drops of the text.
-    metaspace = len(decoder) == 1 and _scheme(decoder[0]) == scheme and prefix
-    if decoder != [*FUSED, *([STRIP] if prefix else [])] and not metaspace:
+    if _flat(whole.get("decoder"), "decoders") != [*FUSED, *([STRIP] if prefix else [])]:
         raise _refused("decoder", whole.get("decoder"))
     return said
 

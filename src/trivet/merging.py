@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import cards, dtypes, merged_folder, models
+from trivet import cards, dtypes, hf_folder, models
 from trivet.adapter import Adapters, Scaled, called, gathered, stacked
 from trivet.blocks import dequantize, quantize
 from trivet.dtypes import DType, f16
@@ -225,7 +225,7 @@ class _Work:
         )
         path = shlex.quote(str(self.target))
         card = self._card(f"trivet inspect {path}", f"python -c {shlex.quote(script)}")
-        notes = merged_folder.write(self.target, self.base, tensors, facts, card)
+        notes = hf_folder.write("merge", self.target, self.base, tensors, facts, card)
         self.done.notes += notes
         return self.done
 

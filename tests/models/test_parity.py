@@ -6,7 +6,7 @@ import pytest
 
 import trivet as tv
 from devices import DEVICES
-from trivet import graph, merged_folder, models, runtime
+from trivet import graph, hf_folder, models, runtime
 from trivet.dtypes import i32
 from trivet.formats.gguf import TensorSource
 from trivet.graph import Graph
@@ -61,7 +61,7 @@ def plain(metadata):
 def test_a_file_becomes_a_folder_that_transformers_reads(case, tmp_path):
     base = open_checkpoint(case.file)
     sources = {n: TensorSource(e.dtype, e.shape, e.load) for n, e in base.tensors.items()}
-    merged_folder.write(tmp_path / "made", base, sources, {}, "")
+    hf_folder.write("merge", tmp_path / "made", base, sources, {}, "")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "made", dtype=torch.float32, attn_implementation="eager"
     )

@@ -194,7 +194,7 @@ def biased(checkpoint: Checkpoint, *names: str) -> bool:
     found = {f"blk.0.{name}.bias" in checkpoint.tensors for name in names}
     if len(found) > 1:
         raise UnsupportedError(
-            f"[merge] config.json has no words for biases of only some of {', '.join(names)}"
+            f"[config.json] there are no words for biases of only some of {', '.join(names)}"
         )
     return found.pop()
 

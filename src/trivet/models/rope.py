@@ -176,7 +176,7 @@ def hf_rope_config(
     dim = positive(metadata, f"{name}.dimension_count", head_dim)
     if dim != head_dim and not partial:
         raise UnsupportedError(
-            f"[merge] Hugging Face's {checkpoint.architecture} rotates whole heads; this model rotates"
+            f"[config.json] Hugging Face's {checkpoint.architecture} rotates whole heads; this model rotates"
             f" {dim} elements of {head_dim}"
         )
     if partial:
@@ -210,4 +210,4 @@ def _llama3(factors: F64, dim: int, base: float) -> dict[str, Any]:
         made = hf_llama3({"rope_parameters": rope | {"rope_theta": base}}, dim)["rope_freqs.weight"]
         if np.allclose(made, factors, rtol=1e-3):
             return rope
-    raise UnsupportedError("[merge] config.json has no words for the tensor rope_freqs.weight")
+    raise UnsupportedError("[config.json] there are no words for the tensor rope_freqs.weight")

@@ -20,7 +20,7 @@ from trivet.dtypes import f32
 from trivet.errors import FileError, InputError, UnsupportedError
 from trivet.formats.common import sweep, written_aside
 from trivet.formats.gguf import TensorSource
-from trivet.formats.safetensors_save import write_sharded
+from trivet.formats.safetensors_save import SHARD_BYTES, write_sharded
 from trivet.models.checkpoint import Checkpoint, offset, transposed
 from trivet.text.hf_tokenizer import tokenizer_files
 
@@ -30,11 +30,19 @@ _MAX_KEPT = 1 << 28  # bytes
 
 
 def write(
-    folder: Path, base: Checkpoint, tensors: Mapping[str, TensorSource], facts: Mapping[str, str], card: str
+    call: str,
+    folder: Path,
+    base: Checkpoint,
+    tensors: Mapping[str, TensorSource],
+    facts: Mapping[str, str],
+    card: str,
+    max_bytes: int = SHARD_BYTES,
 ) -> list[str]:
     """Writes the folder, config.json last, and tells what could not come with it.
 
-    `tensors` have GGUF's names and order. Raises InputError if the folder is there and not empty."""
+    `call` is who asks, for the messages. `tensors` have GGUF's names and order; `facts` go into each file of
+    at most `max_bytes` of them, `card` is the README. Raises InputError if the folder is there and not empty,
+    UnsupportedError for what config.json has no words for."""
     module = models.by_architecture(base.architecture)
     named: dict[str, TensorSource] = {}
     for name, source in tensors.items():
@@ -49,24 +57,24 @@ def write(
             named[theirs] = TensorSource(dtype, shape, partial(_ordered, base, name, source))
         elif theirs is None and not base.path.is_dir():  # a folder's own configuration says it
             raise UnsupportedError(
-                f"[merge] config.json has no words for the tensor {name}; merge into a .gguf file"
+                f"[{call}] config.json has no words for the tensor {name}; write a .gguf file"
             )
     config = _config(module, base, tensors)
     if os.path.exists(folder) and not folder.is_dir():
         raise InputError(
-            f"[merge] {folder} is there and no folder; the name of a GGUF file to write ends in .gguf"
+            f"[{call}] {folder} is there and no folder; the name of a GGUF file to write ends in .gguf"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
         if any(folder.iterdir()):
-            raise InputError(f"[merge] {folder} is not empty; write somewhere else")
+            raise InputError(f"[{call}] {folder} is not empty; write somewhere else")
+        notes = _copy(base.path, folder) if base.path.is_dir() else _tokenizer(call, base, folder)
     except OSError as error:
-        raise FileError(f"[merge] {folder}: {error.strerror}") from None
-    write_sharded(folder, named, {"format": "pt", **facts})
-    notes = _copy(base.path, folder) if base.path.is_dir() else _tokenizer(base, folder)
+        raise FileError(f"[{call}] {folder}: {error.strerror}") from None
+    write_sharded(folder, named, {"format": "pt", **facts}, max_bytes)
     for name, text in (("README.md", card), ("config.json", json.dumps(config, indent=2) + "\n")):
-        with written_aside(folder / name, "merge") as file:
+        with written_aside(folder / name, call) as file:
             file.write(text.encode())
     return notes
 
@@ -101,23 +109,20 @@ def _config(module: Any, base: Checkpoint, tensors: Mapping[str, TensorSource]) 
 
 def _copy(source: Path, folder: Path) -> list[str]:
     """The tokenizer and whatever else is small, from folder to folder."""
-    try:
-        for file in sorted(source.iterdir()):
-            skipped = file.name in ("config.json", "README.md") or file.name.endswith(".index.json")
-            if file.suffix in _KEPT and file.is_file() and not skipped and file.stat().st_size <= _MAX_KEPT:
-                shutil.copyfile(file, folder / file.name)
-    except OSError as error:
-        raise FileError(f"[merge] {folder}: {error.strerror}") from None
+    for file in sorted(source.iterdir()):
+        skipped = file.name in ("config.json", "README.md") or file.name.endswith(".index.json")
+        if file.suffix in _KEPT and file.is_file() and not skipped and file.stat().st_size <= _MAX_KEPT:
+            shutil.copyfile(file, folder / file.name)
     return []
 
 
-def _tokenizer(base: Checkpoint, folder: Path) -> list[str]:
+def _tokenizer(call: str, base: Checkpoint, folder: Path) -> list[str]:
     """The tokenizer of a GGUF file as files of a folder."""
     try:
         files = tokenizer_files(base.metadata)
     except UnsupportedError as error:
         return [str(error)]
     for name, text in files.items():
-        with written_aside(folder / name, "merge") as file:
+        with written_aside(folder / name, call) as file:
             file.write(text.encode())
     return []

@@ -104,6 +104,28 @@ def _linear_cross_entropy(x: Any, w: Any, targets: Any, ignore_index: int) -> An
     return _cross_entropy(x @ w.T, targets, ignore_index)
 
 
+def _top_k(x: Any, k: int) -> Any:
+    return (
+        torch.sort(x, dim=-1, descending=True, stable=True).values[..., :k] if not x.isnan().any() else None
+    )
+
+
+def _rows(x: Any, experts: Any) -> Any:
+    return x[:, None].expand(*experts.shape, x.shape[-1]) if x.ndim == 2 else x
+
+
+def _expert_linear(x: Any, w: Any, experts: Any) -> Any:
+    return torch.einsum("tik,tink->tin", _rows(x, experts), w[experts.long()])
+
+
+def _expert_linear_input_grad(g: Any, w: Any, experts: Any) -> Any:
+    return torch.einsum("tin,tink->tik", g, w[experts.long()])
+
+
+def _expert_linear_weight_grad(g: Any, x: Any, ids: Any, experts: int) -> Any:
+    return torch.einsum("tie,tin,tik->enk", F.one_hot(ids.long(), experts).double(), g, _rows(x, ids))
+
+
 def _where(cond: Any, a: Any, b: Any) -> Any:
     return torch.where(cond, a, b)
 
@@ -135,5 +157,7 @@ ORACLE: dict[str, Any] = {
     "layer_norm": lambda x, weight, bias, eps: F.layer_norm(x, weight.shape, weight, bias, eps),
     "attention": _attention, "linear": F.linear, "linear_input_grad": torch.matmul,
     "swiglu": lambda gate, up: F.silu(gate) * up, "geglu": _geglu, "cross_entropy": _cross_entropy,
-    "linear_cross_entropy": _linear_cross_entropy,
+    "linear_cross_entropy": _linear_cross_entropy, "top_k": _top_k, "expert_linear": _expert_linear,
+    "expert_linear_input_grad": _expert_linear_input_grad,
+    "expert_linear_weight_grad": _expert_linear_weight_grad,
 }  # fmt: skip

@@ -27,7 +27,7 @@ from variants import near  # noqa: E402
 #: a variant of each
 NAMES = [
     "llama-bias", "qwen2", "qwen3", "smollm3", "granite", "olmo3", "phi3-partial", "stablelm-parallel",
-    "gptneox", "gemma2", "gemma3",
+    "gptneox", "gemma2", "gemma3", "mixtral", "qwen3moe-mixed",
 ]  # fmt: skip
 ROWS = [{"prompt": f"{i} hell", "completion": f" he{i}"} for i in range(6)]
 
@@ -39,7 +39,7 @@ def case(request, tmp_path_factory):
 
 def test_all_are_here():
     types = [variants.CASES[name][0].lower() for name in NAMES]
-    names = {"gptneox": "gpt_neox", "gemma3": "gemma3_text"}
+    names = {"gptneox": "gpt_neox", "gemma3": "gemma3_text", "qwen3moe": "qwen3_moe"}
     assert {models.MODEL_TYPES[names.get(kind, kind)] for kind in types} == set(
         models.ARCHITECTURES.values()
     ) - {"gpt2"}

@@ -72,6 +72,13 @@ GEMMA = {
 DEEP = {"num_hidden_layers": 7, "layer_types": None, "query_pre_attn_scalar": 14, "num_key_value_heads": 1}
 CAPPED = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
 UNCAPPED = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "tie_word_embeddings": False}
+SPARSE = {
+    "head_dim": 10,
+    "moe_intermediate_size": 40,
+    "num_experts": 11,
+    "num_experts_per_tok": 3,
+    "norm_topk_prob": True,
+}
 NEAR = {"rope_type": "default", "rope_theta": 700.0}
 BOTH = {"full_attention": LINEAR, "sliding_attention": NEAR}
 
@@ -144,6 +151,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         NEOX | {"use_parallel_residual": False, "rotary_pct": 0.5, "rotary_emb_base": 5000.0},
     ),
     "gptneox-tied": ("GPTNeoX", NEOX | {"tie_word_embeddings": True, "attention_bias": False}),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "mixtral-window": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 9}),
+    "qwen3moe": ("Qwen3Moe", SPARSE),
+    "qwen3moe-mixed": ("Qwen3Moe", SPARSE | {"mlp_only_layers": [1], "norm_topk_prob": False}),
     "gemma2": ("Gemma2", GEMMA | CAPPED),
     "gemma2-deep": ("Gemma2", GEMMA | DEEP | CAPPED),
     "gemma2-uncapped": ("Gemma2", GEMMA | UNCAPPED),
@@ -158,7 +169,7 @@ CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 IN_LLAMA_CPP = [
     "llama-bias", "llama-llama3-rope", "llama-linear-rope", "llama-yarn-factor", "qwen2-tied", "qwen3",
     "smollm3", "granite-tied", "olmo2", "olmo3", "phi3-partial", "phi3-long", "stablelm",
-    "stablelm-parallel", "gptneox", "gptneox-sequential", "gemma2-deep", "gemma3-deep",
+    "stablelm-parallel", "gptneox", "gptneox-sequential", "gemma2-deep", "gemma3-deep", "mixtral", "qwen3moe",
 ]  # fmt: skip
 LENGTH = 150  # over two pages of the cache, and past every window and original context
 

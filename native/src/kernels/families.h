@@ -7,6 +7,7 @@
   X(dequantize)        \
   X(elementwise)       \
   X(embedding)         \
+  X(experts)           \
   X(glu)               \
   X(linear)            \
   X(matmul)            \

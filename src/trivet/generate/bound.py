@@ -38,17 +38,23 @@ class Work:
 
 
 def serving_work(serving: Graph, tokens: int, past: int, rows: int = 1) -> Work:
-    """Of `tokens` of one sequence on top of `past`, with logits of `rows` of them."""
+    """Of `tokens` of one sequence on top of `past`, with logits of `rows` of them; as many experts are
+    read as can be chosen."""
     sizes = {"T": tokens, "R": rows}
     read = 0.0
     operations: Counter[str] = Counter()
     weights: set[Node] = set()
     for node in serving.nodes():
-        if node.op != "embedding":
+        if node.op not in ("embedding", "expert_linear"):
             weights.update(n for n in node.inputs if n.op == "weight")
         if node.op == "linear":
             x, w = node.inputs[:2]
             operations[_kind(w.dtype)] += 2 * _count(x.shape[:-1], sizes) * _count(w.shape, {})
+        elif node.op == "expert_linear":
+            _, w, experts = node.inputs
+            rows_of, of_one = _count(experts.shape, sizes), _count(w.shape[1:], {})
+            operations[_kind(w.dtype)] += 2 * rows_of * of_one
+            read += min(rows_of, _count(w.shape[:1], {})) * w.dtype.row_bytes(of_one)
         elif node.op == "paged_attention":
             q, *pools = node.inputs[:3]
             seen = past + (tokens + 1) / 2

@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "phi3": "phi3",
     "qwen2": "qwen",
     "qwen3": "qwen",
+    "qwen3moe": "qwen",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
 }
@@ -45,11 +46,13 @@ MODEL_TYPES = {
     "granite": "granite",
     "llama": "llama",
     "mistral": "llama",
+    "mixtral": "llama",
     "olmo2": "olmo2",
     "olmo3": "olmo2",
     "phi3": "phi3",
     "qwen2": "qwen",
     "qwen3": "qwen",
+    "qwen3_moe": "qwen",
     "smollm3": "smollm3",
     "stablelm": "stablelm",
 }

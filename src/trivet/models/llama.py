@@ -1,5 +1,5 @@
-"""Llama 1 to 3, Mistral, SmolLM 1 and 2, DeepSeek's dense models: pre-norm decoder blocks of grouped-query
-attention and a gated SiLU MLP.
+"""Llama 1 to 3, Mistral, Mixtral, SmolLM 1 and 2, DeepSeek's dense models: pre-norm decoder blocks of
+grouped-query attention and a gated SiLU MLP, or in Mixtral a mixture of such.
 
 Notable: rotary pairs are interleaved, as GGUF files hold them (Hugging Face's halves are re-ordered on
 loading); every matrix may have a bias; the frequencies of Llama 3 come with the file as `rope_freqs.weight`;
@@ -21,7 +21,6 @@ from trivet.models.checkpoint import Checkpoint, number, positive
 from trivet.models.decoder import (
     Decoder,
     DecoderConfig,
-    GatedMLP,
     Linear,
     RMSNorm,
     heads,
@@ -29,6 +28,7 @@ from trivet.models.decoder import (
     sizes,
     windows,
 )
+from trivet.models.mixture import Mixture, experts_metadata, mlp
 from trivet.models.rope import Rope, hf_llama3, hf_rope_config, hf_rope_metadata
 from trivet.nn.attention import Attend
 
@@ -40,6 +40,7 @@ class Config(DecoderConfig):
     eps: float
     windows: tuple[int, ...]  # of each layer; 0: it sees all
     rope: Rope
+    mixture: Mixture | None
 
     @staticmethod
     def from_metadata(checkpoint: Checkpoint) -> Config:
@@ -49,6 +50,7 @@ class Config(DecoderConfig):
             eps=number(checkpoint.metadata, "llama.attention.layer_norm_rms_epsilon", least=0.0),
             windows=windows(checkpoint, given["layers"]),
             rope=Rope.from_metadata(checkpoint, given["head_dim"]),
+            mixture=Mixture.from_metadata(checkpoint),
         )
 
 
@@ -65,7 +67,7 @@ class Block:
         self.v = Linear(checkpoint, f"{name}.attn_v", c.width, kv)
         self.out = Linear(checkpoint, f"{name}.attn_output", q, c.width)
         self.ffn_norm = RMSNorm(checkpoint, f"{name}.ffn_norm", c.width, c.eps)
-        self.mlp = GatedMLP(checkpoint, name, c.width, c.hidden)
+        self.mlp = mlp(checkpoint, name, c.width, c.hidden, c.mixture)
 
     def __call__(self, x: Any, rope: tuple[Any, Any], attend: Attend) -> Any:
         x = ops.add(x, self._attention(self.attn_norm(x), rope, attend))
@@ -90,7 +92,13 @@ class Model(Decoder):
 
 # --- Hugging Face folders ------------------------------------------------------------------------
 
-NAMES = hf.Names(hf.NORMS | hf.ATTENTION | hf.GATED)
+EXPERTS = {
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "block_sparse_moe.experts.{}.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.{}.w2": "ffn_down_exps",
+    "block_sparse_moe.experts.{}.w3": "ffn_up_exps",
+}
+NAMES = hf.Names(hf.NORMS | hf.ATTENTION | hf.GATED | EXPERTS)
 hf_rename, hf_original, hf_arrange = NAMES.rename, NAMES.original, hf.paired
 
 
@@ -102,6 +110,8 @@ def hf_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
     metadata["llama.attention.layer_norm_rms_epsilon"] = number(config, "rms_norm_eps", 1e-6, least=0.0)
     if window is not None:
         metadata["llama.attention.sliding_window"] = positive(config, "sliding_window")
+    if config["model_type"] == "mixtral":
+        metadata |= experts_metadata("llama", config)
     return metadata | hf_rope_metadata("llama", config, hf.head_size(config))
 
 
@@ -121,7 +131,16 @@ def hf_config(checkpoint: Checkpoint) -> dict[str, Any]:
         **hf_rope_config(checkpoint, hf.head_dim(checkpoint)),
     }
     if window:
-        return config | {"sliding_window": window}
+        config["sliding_window"] = window
+    if (mixture := Mixture.from_metadata(checkpoint)) is not None:
+        return config | {
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "num_local_experts": mixture.count,
+            "num_experts_per_tok": mixture.used,
+        }
+    if window:
+        return config
     return config | {
         "attention_bias": hf.biased(checkpoint, *hf.ATTENTION.values()),
         "mlp_bias": hf.biased(checkpoint, *hf.GATED.values()),

@@ -1,5 +1,5 @@
-"""Qwen 2, 2.5 and 3: Llama's blocks, in Qwen 2 with biases on queries, keys and values, in Qwen 3 with a norm
-of each head's queries and keys.
+"""Qwen 2, 2.5 and 3, dense and mixtures of experts: Llama's blocks, in Qwen 2 with biases on queries, keys
+and values, in Qwen 3 with a norm of each head's queries and keys.
 
 Notable: rotary pairs are a head's two halves; the output matrix of small models is the embedding; later
 layers may have a sliding window, which no published model uses.
@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from trivet import ops
 from trivet.models import hf
-from trivet.models.checkpoint import Checkpoint, number
+from trivet.models.checkpoint import Checkpoint, number, positive
 from trivet.models.decoder import (
     Decoder,
     DecoderConfig,
-    GatedMLP,
     Linear,
     RMSNorm,
     heads,
@@ -28,6 +27,7 @@ from trivet.models.decoder import (
     sizes,
     windows,
 )
+from trivet.models.mixture import Mixture, experts_metadata, mlp
 from trivet.models.rope import Rope, hf_llama3, hf_rope_config, hf_rope_metadata
 from trivet.nn.attention import Attend
 
@@ -40,6 +40,7 @@ class Config(DecoderConfig):
     windows: tuple[int, ...]  # of each layer; 0: it sees all
     rope: Rope
     head_norms: bool
+    mixture: Mixture | None
 
     @staticmethod
     def from_metadata(checkpoint: Checkpoint) -> Config:
@@ -49,7 +50,8 @@ class Config(DecoderConfig):
             eps=number(checkpoint.metadata, f"{name}.attention.layer_norm_rms_epsilon", least=0.0),
             windows=windows(checkpoint, given["layers"]),
             rope=Rope.from_metadata(checkpoint, given["head_dim"]),
-            head_norms=name == "qwen3",
+            head_norms=name != "qwen2",
+            mixture=Mixture.from_metadata(checkpoint),
         )
 
 
@@ -69,7 +71,7 @@ class Block:
             self.k_norm = RMSNorm(checkpoint, f"{name}.attn_k_norm", c.head_dim, c.eps)
         self.out = Linear(checkpoint, f"{name}.attn_output", q, c.width)
         self.ffn_norm = RMSNorm(checkpoint, f"{name}.ffn_norm", c.width, c.eps)
-        self.mlp = GatedMLP(checkpoint, name, c.width, c.hidden)
+        self.mlp = mlp(checkpoint, name, c.width, c.hidden, c.mixture)
 
     def __call__(self, x: Any, rope: tuple[Any, Any], attend: Attend) -> Any:
         x = ops.add(x, self._attention(self.attn_norm(x), rope, attend))
@@ -97,16 +99,32 @@ class Model(Decoder):
 # --- Hugging Face folders ------------------------------------------------------------------------
 
 HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-NAMES = hf.Names(hf.NORMS | hf.ATTENTION | hf.GATED | HEAD_NORMS)
+EXPERTS = {
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.{}.gate_proj": "ffn_gate_exps",
+    "mlp.experts.{}.up_proj": "ffn_up_exps",
+    "mlp.experts.{}.down_proj": "ffn_down_exps",
+}
+NAMES = hf.Names(hf.NORMS | hf.ATTENTION | hf.GATED | HEAD_NORMS | EXPERTS)
+#: GGUF's architecture -> config.json's model_type, and the class
+MODELS = {
+    "qwen2": ("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": ("qwen3", "Qwen3ForCausalLM"),
+    "qwen3moe": ("qwen3_moe", "Qwen3MoeForCausalLM"),
+}
 hf_rename, hf_original, hf_arrange = NAMES.rename, NAMES.original, hf.unmoved
 
 
 def hf_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
     """GGUF metadata from config.json; refuses what the keys cannot say."""
     hf.only(config, hidden_act="silu")
-    name = config["model_type"]
+    name = next(ours for ours, (theirs, _) in MODELS.items() if theirs == config["model_type"])
     metadata = hf.sizes_metadata(name, config)
     metadata[f"{name}.attention.layer_norm_rms_epsilon"] = number(config, "rms_norm_eps", 1e-6, least=0.0)
+    if name == "qwen3moe":
+        metadata |= experts_metadata(name, config)
+        metadata[f"{name}.expert_feed_forward_length"] = positive(config, "moe_intermediate_size")
+        metadata[f"{name}.expert_weights_norm"] = bool(config.get("norm_topk_prob", False))
     if config.get("use_sliding_window"):
         first = number(config, "max_window_layers", 28)
         slides = [i >= first for i in range(metadata[f"{name}.block_count"])]
@@ -122,12 +140,26 @@ def hf_extra(config: Mapping[str, Any]) -> dict[str, npt.NDArray[np.float32]]:
 def hf_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """config.json from a GGUF file: the inverse of hf_metadata."""
     name = checkpoint.architecture
-    config = hf.sizes_config(checkpoint, f"{name.capitalize()}ForCausalLM", name) | {
+    kind, architecture = MODELS[name]
+    config = hf.sizes_config(checkpoint, architecture, kind) | {
         "hidden_act": "silu",
         "rms_norm_eps": hf.short(number(checkpoint.metadata, f"{name}.attention.layer_norm_rms_epsilon")),
         **hf.windows_config(checkpoint),
         **hf_rope_config(checkpoint, hf.head_dim(checkpoint)),
     }
-    if name == "qwen3":
+    if name != "qwen2":
         config["attention_bias"] = hf.biased(checkpoint, *hf.ATTENTION.values())
+    if (mixture := Mixture.from_metadata(checkpoint)) is not None:
+        config |= {
+            "num_experts": mixture.count,
+            "num_experts_per_tok": mixture.used,
+            "moe_intermediate_size": mixture.hidden,
+            "norm_topk_prob": mixture.normed,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [
+                i
+                for i in range(config["num_hidden_layers"])
+                if f"blk.{i}.ffn_gate_inp.weight" not in checkpoint.tensors
+            ],
+        }
     return config

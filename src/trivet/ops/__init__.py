@@ -57,6 +57,12 @@ from trivet.ops.elementwise import (
 from trivet.ops.embedding import (
     embedding,
 )
+from trivet.ops.experts import (
+    expert_linear,
+    expert_linear_input_grad,
+    expert_linear_weight_grad,
+    top_k,
+)
 from trivet.ops.glu import (
     geglu,
     geglu_backward,
@@ -145,6 +151,9 @@ __all__ = [
     "eq",
     "erf",
     "exp",
+    "expert_linear",
+    "expert_linear_input_grad",
+    "expert_linear_weight_grad",
     "full",
     "ge",
     "geglu",
@@ -208,5 +217,6 @@ __all__ = [
     "swiglu_backward",
     "take",
     "tanh",
+    "top_k",
     "where",
 ]

@@ -7,7 +7,7 @@ checked already; indices, which are data, are checked here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -208,6 +208,33 @@ def _linear(x: Any, w: Any, *bias: Any) -> Any:
     return y + bias[0] if bias else y
 
 
+def _top_k(x: Any, k: int) -> tuple[Any, Any]:
+    indices = np.argsort(-np.where(np.isnan(x), np.inf, x), -1, kind="stable")[..., :k]
+    return np.take_along_axis(x, indices, -1), indices.astype(np.int32)
+
+
+def _each_expert(op: str, x: Any, ids: Any, count: int) -> Iterator[tuple[int, Any, Any]]:
+    """(expert, which of ids [T, k] are it, their rows of x [T, K] or [T, k, K])."""
+    every = np.broadcast_to(x[:, None], (*ids.shape, x.shape[-1])) if x.ndim == 2 else x
+    for e in np.unique(_checked(op, ids, count)) if ids.size else ():
+        yield e, ids == e, every[ids == e]
+
+
+def _expert_product(op: str, x: Any, w: Any, ids: Any) -> Any:
+    """x @ w[e], w [E, K, N]."""
+    out = np.zeros((*ids.shape, w.shape[2]))
+    for e, here, rows in _each_expert(op, x, ids, len(w)):
+        out[here] = rows @ w[e]
+    return out
+
+
+def _expert_linear_weight_grad(g: Any, x: Any, ids: Any, experts: int) -> Any:
+    out = np.zeros((experts, g.shape[-1], x.shape[-1]))
+    for e, here, rows in _each_expert("expert_linear_weight_grad", x, ids, experts):
+        out[e] = g[here].T @ rows
+    return out
+
+
 def _targets(op: str, targets: Any, ignore_index: int, classes: int) -> tuple[Any, Any]:
     """(which rows count, their targets with 0 in place of the ignored)."""
     counts = targets != ignore_index
@@ -316,6 +343,9 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "layer_norm": _layer_norm, "layer_norm_backward": _layer_norm_backward, "rope_table": _rope_table,
     "rope": _rope, "linear": _linear,
     "linear_input_grad": lambda g, w: (_flat(g) @ w).reshape(*g.shape[:-1], w.shape[1]),
+    "top_k": _top_k, "expert_linear_weight_grad": _expert_linear_weight_grad,
+    "expert_linear": lambda x, w, ids: _expert_product("expert_linear", x, w.swapaxes(1, 2), ids),
+    "expert_linear_input_grad": lambda g, w, ids: _expert_product("expert_linear_input_grad", g, w, ids),
     "swiglu": lambda gate, up: _silu(gate) * up,
     "swiglu_backward": lambda g, gate, up: (g * up * _silu_slope(gate), g * _silu(gate)),
     "gelu_backward": lambda g, x, approximate: g * (_gelu_tanh_slope if approximate else _gelu_erf_slope)(x),

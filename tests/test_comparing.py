@@ -17,6 +17,7 @@ from trivet.blocks import quantize
 from trivet.dtypes import q8_0
 from trivet.errors import InputError, ModelError, NonFiniteError
 from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf, write_split
+from trivet.models import checkpoint
 
 TEXT = "hello, hell: " * 40  # longer than the context
 
@@ -57,7 +58,7 @@ def test_parts_are_the_whole(model: Path, tmp_path: Path) -> None:
 def test_a_requantised_copy_differs_by_what_packing_cost(
     model: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "PIECE", 1000)  # several pieces a tensor
+    monkeypatch.setattr(checkpoint, "PIECE", 1000)  # several pieces a tensor
     found = tv.compare(model, packed)
     file, errors, wholes = GGUFFile.open(packed), 0.0, 0.0
     for tensor in found.tensors:

@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments
-from trivet.blocks import dequantize
 from trivet.errors import InputError, NonFiniteError, TrivetError
 from trivet.generate.describe import plain
 from trivet.generate.model import Model
 from trivet.models.checkpoint import Entry, open_checkpoint, resolve
 
-PIECE = 1 << 22  # elements compared at a time
 WINDOW = 2048  # tokens of a text that are seen together, at most
 LOGITS = 1 << 25  # logits of a model held at a time
 _NO_METADATA = ("trivet.plan.", "split.")  # what a file is for, not what the model is
@@ -144,7 +142,7 @@ def _tensor(name: str, a: Entry, b: Entry) -> tuple[TensorDifference, npt.NDArra
     if a.shape != b.shape:
         return TensorDifference(name, types, shapes, False, None, None), sums
     identical, largest = a.dtype is b.dtype, 0.0
-    for (raw, x), (other_raw, y) in zip(_pieces(a), _pieces(b), strict=True):
+    for (raw, x), (other_raw, y) in zip(a.pieces(), b.pieces(), strict=True):
         identical = identical and np.array_equal(raw, other_raw)
         with np.errstate(invalid="ignore", over="ignore"):
             change = y - x
@@ -152,18 +150,6 @@ def _tensor(name: str, a: Entry, b: Entry) -> tuple[TensorDifference, npt.NDArra
         sums += [np.einsum("n,n->", p, q, dtype=np.float64) for p, q in pairs]
         largest = max(largest, float(np.abs(change).max(initial=0))) if np.isfinite(sums).all() else math.nan
     return TensorDifference(name, types, shapes, identical, _ratio(*sums), largest), sums
-
-
-def _pieces(entry: Entry) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]]:
-    """A tensor's bytes and values, some rows at a time; two of one shape are cut alike."""
-    columns = entry.shape[-1] if entry.shape else 1
-    rows = math.prod(entry.shape[:-1])
-    raw = np.ascontiguousarray(entry.load()).reshape(-1).view(np.uint8)
-    width, step = entry.dtype.row_bytes(columns), max(1, PIECE // max(columns, 1))
-    for at in range(0, rows, step):
-        count = min(step, rows - at)
-        piece = raw[at * width : (at + count) * width]
-        yield piece, dequantize(piece, entry.dtype, (count, columns)).reshape(-1)
 
 
 def _ratio(error: float, whole: float) -> float:

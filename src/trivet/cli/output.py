@@ -64,12 +64,12 @@ def emit_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, heading: bool = True) -> None:
     """A table; columns after the first are right-aligned if all their cells are numbers."""
     from rich.console import Console
     from rich.table import Table
 
-    out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=heading)
     for i, name in enumerate(columns):
         numeric = all(row[i][:1].isdigit() for row in rows) and bool(rows)
         out.add_column(name, justify="right" if numeric and i else "left", overflow="fold")

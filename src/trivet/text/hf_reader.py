@@ -17,7 +17,6 @@ Keys beside GGUF's own, written only where they say something:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from trivet.errors import FileError, TokenizerError
+from trivet.formats.common import MAX_JSON, json_object
 from trivet.text.hf_json import from_json
 
-MOST_BYTES = 1 << 28  # of one file
+MOST_VALUES = 10_000_000  # of a JSON file; Gemma's has two million
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _END_KEYS = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
@@ -60,10 +60,8 @@ def read_folder(folder: Path, n_vocab: int) -> dict[str, Any]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise TokenizerError(
-                f"[tokenizer] {path.name} has {path.stat().st_size} bytes; at most {MOST_BYTES}"
-            )
+        if (size := path.stat().st_size) > MAX_JSON:
+            raise TokenizerError(f"[tokenizer] {path.name} has {size} bytes; at most {MAX_JSON} are allowed")
         return path.read_bytes()
     except OSError as error:
         raise FileError(f"[tokenizer] {path}: {error.strerror or error}") from None
@@ -73,24 +71,7 @@ def _object(path: Path) -> dict[str, Any] | None:
     """A JSON file's object; None if there is no such file."""
     if not path.exists():
         return None
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            seen: set[str] = set()
-            twice = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
-            raise TokenizerError(f"[tokenizer] {path.name} has the key {twice!r:.80} twice in one object")
-        return made
-
-    try:
-        value = json.loads(_bytes(path), object_pairs_hook=once)
-    except TokenizerError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"[tokenizer] {path.name} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise TokenizerError(f"[tokenizer] {path.name} is a {type(value).__name__}; wanted an object")
-    return value
+    return json_object(_bytes(path), lambda e: TokenizerError(f"[tokenizer] {path.name} {e}"), MOST_VALUES)
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file as Hugging Face's tokenizer.json and tokenizer_config.json; byte-level BPE."""
+"""GGUF metadata as Hugging Face's tokenizer.json and tokenizer_config.json: the inverse of hf_reader."""
 
 from __future__ import annotations
 
@@ -7,77 +7,48 @@ from collections.abc import Mapping
 from typing import Any
 
 from trivet.errors import TokenizerError, UnsupportedError
+from trivet.text import families
+from trivet.text.hf_added import LSTRIP, RSTRIP
+from trivet.text.hf_json import FUSED, PREPEND, PREPEND_SCHEME, REPLACE, SPACE, STRIP
+from trivet.text.tokenizer import Tokenizer
+from trivet.text.vocabulary import BYTE, CONTROL, UNKNOWN, UNUSED, USER_DEFINED
 
-_CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-_DIGITS = {"type": "Digits", "individual_digits": True}
-
-
-def _split(digits: str) -> list[dict[str, Any]]:
-    pattern = {"Regex": _WORDS % digits}
-    return [
-        {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False},
-        {**_BYTES, "use_regex": False},
-    ]
-
-
-#: tokenizer.ggml.pre -> how a text is cut before the merges
-_STEPS = {
-    "default": [_BYTES],
-    "gpt-2": [_BYTES],
-    "gpt2": [_BYTES],
-    "llama-bpe": _split("{1,3}"),
-    "llama3": _split("{1,3}"),
-    "qwen2": _split(""),
-    "smollm": [_DIGITS, _BYTES],
-    "starcoder": [_DIGITS, _BYTES],
-}
-_WHOLE = ("llama-bpe", "llama3")  # a word that is a token is not merged
-_SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+_KEYS = ("tokenizer.ggml.", "trivet.tokenizer.", "general.architecture")
+_SPECIAL = {"bos_token": "bos_id", "eos_token": "eos_id", "unk_token": "unk_id", "pad_token": "pad_id"}
 
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
     """The texts of the two files by name.
 
-    Raises UnsupportedError for a tokenizer that is no byte-level BPE of a known kind, TokenizerError for
-    tables that are missing."""
+    A SentencePiece model without merges merges by scores. The merges written for it give the same ids, but
+    where overlapping pairs make one token, as in runs of a letter: the leftmost goes first here, and that of
+    the first merge in Hugging Face's library.
+    Raises UnsupportedError for a tokenizer of a kind that is not known, TokenizerError for tables that are
+    missing or wrong."""
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
-    if kind != "gpt2" or pre not in _STEPS:
+    if kind not in ("gpt2", "llama", "t5") or (kind == "gpt2" and families.family(metadata) is None):
         raise UnsupportedError(
             f"[merge] the tokenizer ({kind}, {pre}) is not written for Hugging Face: take the base's own"
         )
-    tokens, merges = (_strings(metadata, f"tokenizer.ggml.{name}") for name in ("tokens", "merges"))
-    model = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": pre in _WHOLE,
-        "vocab": {token: i for i, token in enumerate(tokens)},
-        "merges": [merge.split(" ", 1) for merge in merges],
-    }
+    tokens = _strings(metadata, "tokenizer.ggml.tokens")
+    if kind == "gpt2":
+        _strings(metadata, "tokenizer.ggml.merges")
+    known = Tokenizer.of({k: v for k, v in metadata.items() if k.startswith(_KEYS)})  # and its defaults
+    kinds = [int(k) for k in metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))]
+    parts = (
+        _byte_level(metadata, tokens, kinds) if kind == "gpt2" else _spaced(metadata, known, tokens, kinds)
+    )
     whole = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added(metadata, tokens),
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _STEPS[pre]},
-        "post_processor": _post(metadata, tokens),
-        "decoder": _BYTES,
-        "model": model,
+        "added_tokens": _added(metadata, known, tokens, kinds),
+        **parts,
     }
-    return {
-        "tokenizer.json": json.dumps(whole, ensure_ascii=False),
-        "tokenizer_config.json": json.dumps(_config(metadata, tokens), ensure_ascii=False, indent=2) + "\n",
-    }
+    if known.add_bos or known.add_eos:
+        whole["post_processor"] = _template(known)
+    config = json.dumps(_config(metadata, known), ensure_ascii=False, indent=2) + "\n"
+    return {"tokenizer.json": json.dumps(whole, ensure_ascii=False), "tokenizer_config.json": config}
 
 
 def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
@@ -87,51 +58,126 @@ def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
     return value
 
 
-def _added(metadata: Mapping[str, Any], tokens: list[str]) -> list[dict[str, Any]]:
-    kinds = metadata.get("tokenizer.ggml.token_type", [])
+def _vocab(tokens: list[str], kinds: list[int]) -> dict[str, int]:
+    """Ids by token, without padding."""
+    padding = {f"[PAD{i}]" for i, kind in enumerate(kinds) if kind == UNUSED} | {""}
+    return {token: i for i, token in enumerate(tokens) if token not in padding}
+
+
+def _bpe(vocab: dict[str, int], merges: list[list[str]], **said: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
+    return {**usual, **said, "vocab": vocab, "merges": merges}
+
+
+def _byte_level(metadata: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dict[str, Any]:
+    family = families.family(metadata) or families.FAMILIES["gpt-2"]
+    merges = [merge.split(" ", 1) for merge in _strings(metadata, "tokenizer.ggml.merges")]
+    return {
+        "normalizer": {"type": "NFC"} if family.nfc else None,
+        "pre_tokenizer": families.pre_tokenizer(family.chain),
+        "post_processor": {**families.byte_level(), "add_prefix_space": True},
+        "decoder": families.byte_level(),
+        "model": _bpe(_vocab(tokens, kinds), merges, ignore_merges=family.whole),
+    }
+
+
+def _spaced(
+    metadata: Mapping[str, Any], known: Tokenizer, tokens: list[str], kinds: list[int]
+) -> dict[str, Any]:
+    """SentencePiece's two models."""
+    scheme = metadata.get(PREPEND_SCHEME)
+    steps = [PREPEND, REPLACE] if known.add_space_prefix else [REPLACE]
+    metaspace = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
+    cuts = scheme is not None and known.add_space_prefix
+    fallback = BYTE in kinds
+    scores = [float(s) for s in metadata["tokenizer.ggml.scores"]]
+    if known.model == "t5":
+        used = max(i for i, kind in enumerate(kinds) if kind != UNUSED) + 1
+        vocab = list(zip(tokens[:used], scores[:used], strict=True))
+        model = {"type": "Unigram", "unk_id": known.unk_id, "vocab": vocab, "byte_fallback": fallback}
+    else:
+        ids = _vocab(tokens, kinds)
+        unknown = None if known.unk_id is None else tokens[known.unk_id]
+        merges = _merges(metadata, ids, kinds, scores)
+        model = _bpe(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=fallback)
+    return {
+        "normalizer": None if cuts else {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": metaspace if cuts else None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": [*FUSED, *([STRIP] if known.add_space_prefix else [])]},
+        "model": model,
+    }
+
+
+def _merges(
+    metadata: Mapping[str, Any], ids: dict[str, int], kinds: list[int], scores: list[float]
+) -> list[list[str]]:
+    """The merges of the file, or all pairs of tokens that make a token, by its score."""
+    if "tokenizer.ggml.merges" in metadata:
+        return [str(merge).split(" ", 1) for merge in metadata["tokenizer.ggml.merges"]]
+    usable = {t for t, i in ids.items() if kinds[i] not in (UNKNOWN, CONTROL, BYTE)}
+    pairs = [
+        (-scores[ids[token]], cut, token)
+        for token in usable
+        for cut in range(1, len(token))
+        if token[:cut] in usable and token[cut:] in usable
+    ]
+    return [[token[:cut], token[cut:]] for _, cut, token in sorted(pairs)]
+
+
+def _added(
+    metadata: Mapping[str, Any], known: Tokenizer, tokens: list[str], kinds: list[int]
+) -> list[dict[str, Any]]:
+    left, right = ({int(i) for i in metadata.get(key, ())} for key in (LSTRIP, RSTRIP))
+    if known.model == "llama" and metadata.get("general.architecture") == "phi3" and RSTRIP not in metadata:
+        plain = ("<unk>", "<s>", "<|endoftext|>")  # as the native vocabulary has it
+        right = {i for i, t in enumerate(tokens) if kinds[i] in (CONTROL, UNKNOWN) and t not in plain}
     return [
         {
             "id": i,
             "content": token,
             "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
+            "lstrip": i in left,
+            "rstrip": i in right,
             "normalized": False,
-            "special": int(kind) == _CONTROL,
+            "special": kind != USER_DEFINED,
         }
-        for i, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
-        if int(kind) in (_CONTROL, _USER_DEFINED)
+        for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind in (CONTROL, USER_DEFINED, UNKNOWN) and token
     ]
 
 
-def _token(metadata: Mapping[str, Any], tokens: list[str], name: str) -> str | None:
-    """The token of an id that the metadata gives, bos say."""
-    value = metadata.get(f"tokenizer.ggml.{name}_token_id")
-    return tokens[value] if isinstance(value, int) and 0 <= value < len(tokens) else None
+def _template(known: Tokenizer) -> dict[str, Any]:
+    """Adds BOS and EOS."""
+    text, second = ({"Sequence": {"id": n, "type_id": t}} for t, n in enumerate("AB"))
+    wanted = (known.bos_id if known.add_bos else None, known.eos_id if known.add_eos else None)
+    ids = {known.token(id): id for id in wanted if id is not None}
+    before, after = (
+        [] if id is None else [{"SpecialToken": {"id": known.token(id), "type_id": 0}}] for id in wanted
+    )
+    single, pair = [*before, text, *after], [*before, text, *after, second]
+    special = {token: {"id": token, "ids": [id], "tokens": [token]} for token, id in ids.items()}
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
 
 
-def _post(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
-    bos = _token(metadata, tokens, "bos")
-    if bos is None or not metadata.get("tokenizer.ggml.add_bos_token"):
-        return {**_BYTES, "add_prefix_space": True}
-    special = {"id": bos, "ids": [tokens.index(bos)], "tokens": [bos]}
-    first, text = {"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
-    return {
-        "type": "TemplateProcessing",
-        "single": [first, text],
-        "pair": [first, text, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {bos: special},
-    }
-
-
-def _config(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
+def _config(metadata: Mapping[str, Any], known: Tokenizer) -> dict[str, Any]:
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
     }
     for theirs, ours in _SPECIAL.items():
-        if (token := _token(metadata, tokens, ours)) is not None:
-            config[theirs] = token
+        id = getattr(known, ours)
+        if id is not None:
+            config[theirs] = known.token(id)
     if isinstance(metadata.get("tokenizer.chat_template"), str):
         config["chat_template"] = metadata["tokenizer.chat_template"]
     return config

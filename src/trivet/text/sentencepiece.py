@@ -57,6 +57,7 @@ def from_model(data: bytes, added: Mapping[int, Any], n_vocab: int) -> dict[str,
     for id, token in added.items():
         _add_token(vocabulary, id, token)
     return {
+        **vocabulary.metadata(),
         "tokenizer.ggml.model": model,
         "tokenizer.ggml.pre": "default",
         "tokenizer.ggml.scores": scores,
@@ -64,7 +65,6 @@ def from_model(data: bytes, added: Mapping[int, Any], n_vocab: int) -> dict[str,
         "tokenizer.ggml.add_bos_token": _named(vocabulary, trainer, "bos") is not None and model == "llama",
         "tokenizer.ggml.add_eos_token": False,
         **_special(vocabulary, trainer),
-        **vocabulary.metadata(),
     }
 
 

@@ -27,9 +27,7 @@ class Vocabulary:
         if not isinstance(token, str) or not token:
             raise self.wrong(field, f"is the token {token!r:.60}; wanted a string that is not empty")
         if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < self.n_vocab:
-            raise self.wrong(
-                field, f"{token!r:.60} has the id {id!r:.40}; the model has 0 to {self.n_vocab - 1}"
-            )
+            raise self.wrong(field, f"{token!r:.60} has the id {id!r:.40}; allowed: 0 to {self.n_vocab - 1}")
         if self.tokens.setdefault(id, token) != token:
             raise self.wrong(field, f"{token!r:.60} and {self.tokens[id]!r:.60} both have the id {id}")
         if self.ids.setdefault(token, id) != id:

@@ -245,6 +245,7 @@ FAMILIES = {
     "mistral-v3": lambda: spaced(pre_tokenizer=_metaspace("first"), strip=True),
     "metaspace": lambda: spaced(pre_tokenizer=_metaspace("always"), strip=True),
     "unigram": lambda: spaced(_unigram(True), normalizer=_LEGACY, strip=True),
+    "unigram-split": lambda: spaced(_unigram(True), pre_tokenizer=_metaspace("first", True), strip=True),
     "unigram-unk": lambda: spaced(
         _unigram(False), normalizer=REPLACE, post_processor=template(None, "</s>"), added=SPM_TOKENS[:3]
     ),

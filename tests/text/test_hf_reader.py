@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import tokenizer_tables as tables
+from hf_families import FAMILIES
+from test_hf_families import rows
+from test_sentencepiece import KINDS, trained
 
 from trivet.errors import TokenizerError
 from trivet.text.hf_reader import read_folder
@@ -57,3 +61,34 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=rf"eos_token_id is {ROWS}; allowed: 0 to {ROWS - 1}"):
         read_folder(made, ROWS)
     assert read_folder(tmp_path / "empty", ROWS) == {}
+
+
+@pytest.mark.parametrize("family", ["llama3", "smollm3", "llama2"])
+def test_what_is_added_is_what_transformers_adds(family: str, tmp_path: Path) -> None:
+    """The post_processor decides, whatever the configuration says."""
+    from transformers import PreTrainedTokenizerFast
+
+    whole = FAMILIES[family]()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    for flag in (True, False):
+        config = {"add_bos_token": flag, "bos_token": "<s>" if family == "llama2" else "<|begin_of_text|>"}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+        theirs = PreTrainedTokenizerFast.from_pretrained(str(tmp_path))
+        ours = Tokenizer.of(read_folder(tmp_path, rows(whole)))
+        assert ours.encode("hello", add_special=True) == theirs("hello").input_ids
+
+
+def test_a_sentencepiece_model(tmp_path: Path) -> None:
+    data = trained(**KINDS["bpe"])
+    (tmp_path / "tokenizer.model").write_bytes(data)
+    (tmp_path / "added_tokens.json").write_text('{"<|im_end|>": 1000}', "utf-8")
+    config = {
+        "added_tokens_decoder": {"1000": {"content": "<|im_end|>", "special": True}},
+        "eos_token": "<|im_end|>",
+        "add_bos_token": False,
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    ours = Tokenizer.of(read_folder(tmp_path, 1100))
+    ids = sentencepiece.SentencePieceProcessor(model_proto=data).encode("a text")
+    assert ours.encode("a text<|im_end|>", add_special=True, parse_special=True) == [*ids, 1000]
+    assert (ours.eos_id, ours.n_vocab) == (1000, 1100)

@@ -49,9 +49,9 @@ def from_json(whole: Mapping[str, Any], n_vocab: int) -> dict[str, Any]:
     if kind == "BPE" and chain is not None:
         found = _byte_level(whole, model, chain, vocabulary)
     elif kind == "BPE":
-        found = _spaces(whole) | _ranked(model, vocabulary)
+        found = _ranked(model, vocabulary) | _spaces(whole, vocabulary)
     elif kind == "Unigram":
-        found = _spaces(whole) | _unigram(model, vocabulary)
+        found = _unigram(model, vocabulary) | _spaces(whole, vocabulary)
     else:
         raise UnsupportedError(f"[tokenizer] {_FILE}: model.type is {_shown(kind)}; known: BPE, Unigram")
     found |= add_tokens(whole, vocabulary)
@@ -146,7 +146,7 @@ def _listed(merges: list[tuple[str, str]]) -> dict[str, Any]:
 # --- BPE and unigram over characters ----------------------------------------------------------------------
 
 
-def _spaces(whole: Mapping[str, Any]) -> dict[str, Any]:
+def _spaces(whole: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """How spaces are spelled, and where one is added."""
     normalizer = _flat(whole.get("normalizer"), "normalizers")
     before = _flat(whole.get("pre_tokenizer"), "pretokenizers")
@@ -154,7 +154,7 @@ def _spaces(whole: Mapping[str, Any]) -> dict[str, Any]:
         said: dict[str, Any] = {"tokenizer.ggml.add_space_prefix": True}
     elif normalizer == [REPLACE] and before in ([], [NO_SPLIT]):
         said = {"tokenizer.ggml.add_space_prefix": False}
-    elif not normalizer and len(before) == 1 and (scheme := _scheme(before[0])) is not None:
+    elif not normalizer and len(before) == 1 and (scheme := _scheme(before[0], vocabulary)) is not None:
         said = {"tokenizer.ggml.add_space_prefix": scheme != "never"}
         if scheme != "never":
             said[PREPEND_SCHEME] = scheme
@@ -168,9 +168,14 @@ def _spaces(whole: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _scheme(step: Any) -> str | None:
+def _scheme(step: Any, vocabulary: Vocabulary) -> str | None:
     """The prepend_scheme of a Metaspace step, which older files tell by add_prefix_space."""
     if not isinstance(step, dict) or step.get("type") != "Metaspace" or step.get("replacement") != SPACE:
+        return None
+    # To split before spaces changes nothing where no token goes on behind one.
+    if step.get("split", True) and (
+        SPACE not in vocabulary.ids or any(SPACE in t[1:] for t in vocabulary.ids)
+    ):
         return None
     scheme = step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never")
     return scheme if scheme in ("first", "always", "never") else None
@@ -205,7 +210,7 @@ def _unigram(model: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]
             raise vocabulary.wrong(field, f"has the score {entry[1]!r}; wanted a finite number")
         vocabulary.add(entry[0], id, NORMAL, field)
         scores[id] = entry[1]
-        if scores[id] != entry[1]:
+        if float(scores[id]) != entry[1]:
             raise _refused(f"{field}, whose score float32 cannot hold,", entry)
     return {"tokenizer.ggml.model": "t5", "tokenizer.ggml.pre": "default", "tokenizer.ggml.scores": scores}
 

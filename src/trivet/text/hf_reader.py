@@ -45,6 +45,7 @@ def read_folder(folder: Path, n_vocab: int) -> dict[str, Any]:
         from trivet.text.sentencepiece import from_model  # seldom needed: most folders have both
 
         found = from_model(_bytes(folder / "tokenizer.model"), _added(folder, config), n_vocab)
+        found |= _flags(found, config)
     else:
         return template
     names = {**(_object(folder / "special_tokens_map.json") or {}), **config}
@@ -108,7 +109,7 @@ def _added(folder: Path, config: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def _named(found: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The ids of the special tokens that the configuration names, and whether BOS and EOS are added."""
+    """The ids of the special tokens that the configuration names."""
     ids = {token: i for i, token in enumerate(found["tokenizer.ggml.tokens"])}
     said: dict[str, Any] = {}
     for theirs, ours in _SPECIAL.items():
@@ -116,7 +117,7 @@ def _named(found: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any
         token = token.get("content") if isinstance(token, dict) else token
         if token is None:
             continue
-        if token not in ids:
+        if not isinstance(token, str) or token not in ids:
             raise TokenizerError(f"[tokenizer] {theirs} is {token!r:.60}, which is not in the vocabulary")
         key = f"tokenizer.ggml.{ours}_token_id"
         if found.get(key, ids[token]) != ids[token] and found.get(f"tokenizer.ggml.add_{ours}_token"):
@@ -124,12 +125,16 @@ def _named(found: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any
                 f"[tokenizer] {theirs} is {token!r:.60}, but the post_processor adds token {found[key]}"
             )
         said[key] = np.uint32(ids[token])
-    for name in ("bos", "eos"):
-        added = config.get(f"add_{name}_token")
-        if isinstance(added, bool):
-            has = f"tokenizer.ggml.{name}_token_id" in {**found, **said}
-            said[f"tokenizer.ggml.add_{name}_token"] = added and has
     return said
+
+
+def _flags(found: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether a tokenizer.model's BOS and EOS are added; in tokenizer.json the post_processor says so."""
+    return {
+        f"tokenizer.ggml.add_{name}_token": added and f"tokenizer.ggml.{name}_token_id" in found
+        for name in ("bos", "eos")
+        if isinstance(added := config.get(f"add_{name}_token"), bool)
+    }
 
 
 def _ends(found: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:

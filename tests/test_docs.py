@@ -13,6 +13,7 @@ import pytest
 import trivet as tv
 from trivet import backends, dtypes, models, runtime
 from trivet.errors import UnsupportedError
+from trivet.models.checkpoint import open_checkpoint
 from trivet.ops.table import TABLE
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +64,7 @@ def test_pages_name_what_exists(page):
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     gone = [link for link in links if not (page.parent / link).exists()]
     there = {f"/{path.as_posix()}" for file in tracked() for path in (file, *file.parents)}
-    made = {"models/granite.py", "backends/toy/__init__.py", ".venv", "build"}  # by whoever follows the page
+    made = {"models/arcee.py", "backends/toy/__init__.py", ".venv", "build"}  # by whoever follows the page
     names = {name.rstrip("/") for name in PATH.findall(text)} - made
     gone += [name for name in names if not any(path.endswith(f"/{name}") for path in there)]
     assert gone == []
@@ -87,18 +88,18 @@ def test_add_a_model(tmp_path, monkeypatch):
     """Does what docs/add-a-model.md says, with the file outside the package."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    (tmp_path / "granite.py").write_text("\n\n".join(blocks(ROOT / "docs/add-a-model.md", "python")), "utf-8")
+    (tmp_path / "arcee.py").write_text("\n\n".join(blocks(ROOT / "docs/add-a-model.md", "python")), "utf-8")
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
-    monkeypatch.setitem(models.ARCHITECTURES, "granite", "granite")
-    monkeypatch.setitem(models.MODEL_TYPES, "granite", "granite")
+    monkeypatch.setitem(models.ARCHITECTURES, "arcee", "arcee")
+    monkeypatch.setitem(models.MODEL_TYPES, "arcee", "arcee")
 
     torch.manual_seed(3)
-    config = transformers.GraniteConfig(
+    config = transformers.ArceeConfig(
         vocab_size=131, hidden_size=48, intermediate_size=88, num_hidden_layers=3, num_attention_heads=6,
-        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.3, tie_word_embeddings=False,
-        embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=1.5,
+        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.3, bos_token_id=1,
+        eos_token_id=2, mlp_bias=True,
     )  # fmt: skip
-    theirs = transformers.GraniteForCausalLM._from_config(config, attn_implementation="eager").eval()
+    theirs = transformers.ArceeForCausalLM._from_config(config, attn_implementation="eager").eval()
     ids = np.random.default_rng(5).integers(0, 131, 40)
     with torch.no_grad():
         want = theirs(torch.tensor(ids)[None]).logits[0].numpy()
@@ -106,6 +107,16 @@ def test_add_a_model(tmp_path, monkeypatch):
     for device in ("reference", "cpu"):
         got = tv.load(tmp_path / "tiny", device=device, kv="f32").logits(ids.tolist())
         assert np.abs(got - want).max() < 2e-4 * max(1.0, np.abs(want).max()), device
+    module, checkpoint = models.by_architecture("arcee"), open_checkpoint(tmp_path / "tiny")
+    assert module.hf_metadata(module.hf_config(checkpoint)) == checkpoint.metadata
+
+
+def test_the_table_of_models_is_the_registry():
+    """docs/models.md has a row for each architecture, with Hugging Face's names for it."""
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", (ROOT / "docs/models.md").read_text("utf-8"), re.M)
+    assert [name for name, _ in rows] == sorted(models.ARCHITECTURES)
+    types = {kind: name for name, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    assert {kind: models.ARCHITECTURES[name] for kind, name in types.items()} == models.MODEL_TYPES
 
 
 #: rows that the toy of docs/add-a-backend.md lowers, and some that it expands

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import trivet as tv
+from devices import DEVICES
 from trivet import dtypes, graph, models, ops
 from trivet.autograd import grad
 from trivet.backends import native
@@ -87,3 +88,10 @@ def test_blocks_computed_anew_give_the_same_gradients(case):
     for name in weights:
         assert np.array_equal(found[0][name], found[1][name]), name
         assert np.abs(found[0][name]).max() > 0, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_embeddings_are_the_last_hidden_states(case, device):
+    model = tv.load(case.file, device)
+    assert near(model.embed([case.ids], pooling="last")[0], case.hidden[-1])
+    assert near(model.embed([case.ids], pooling="mean")[0], case.hidden.mean(axis=0))

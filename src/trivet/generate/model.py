@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trivet import arguments, models, runtime
 from trivet.errors import CapacityError, InputError, ModelError, NonFiniteError
 from trivet.generate.completion import Chunk, Completion
+from trivet.generate.embedding import Embedder, pooling_of
 from trivet.generate.engine import (
     Engine,
     GraphEngine,
@@ -108,7 +109,8 @@ class Model:
         from trivet.adapter import gathered
 
         self.adapters = gathered(adapter, self.checkpoint)
-        self.__dict__.pop("engine", None)
+        for made in ("engine", "_embedder"):
+            self.__dict__.pop(made, None)
 
     @cached_property
     def engine(self) -> Engine:
@@ -185,6 +187,33 @@ class Model:
         if the weights make infinity or NaN."""
         ids = arguments.integers(ids, "[logits] ids")
         return _finite(self.engine.forward(self.session(), ids, range(len(ids))))
+
+    def embed(
+        self, texts: Prompt | Sequence[Prompt], *, pooling: str | None = None, normalize: bool = False
+    ) -> npt.NDArray[np.float32]:
+        """Embeddings of texts (or ids): what the last norm gives for each token, pooled: float32 [N, width].
+
+        pooling: "mean" of a text's tokens, or the "last" one; by default what the file says, else "mean".
+        normalize: divides each by its Euclidean length.
+        A text is encoded as a prompt is; one that is not in a list gives one row. Raises InputError for an
+        empty text, CapacityError for one beyond the context, NonFiniteError if the weights make infinity or
+        NaN."""
+        kind = pooling_of(self.checkpoint, pooling)
+        if not isinstance(normalize, bool):
+            raise InputError(f"[embed] normalize is {normalize!r}; wanted True or False")
+        encoded = [self.encode_prompt(text) for text in _listed(texts)]
+        longest = max(map(len, encoded), default=0)
+        if longest > self.context:
+            raise CapacityError(f"[embed] a text of {longest} tokens; the context is {self.context}")
+        rows = [self._embedder.text(ids, kind, normalize) for ids in encoded]
+        return np.stack(rows) if rows else np.zeros((0, self.config.width), np.float32)
+
+    @cached_property
+    def _embedder(self) -> Embedder:
+        from trivet.generate.adapted import adapted
+
+        added = adapted(self.adapters)
+        return Embedder(self.definition, self.checkpoint, self.backend, self.threads, added)
 
     def nll(
         self,
@@ -304,6 +333,16 @@ def _nll(logits: Logits, id: int) -> float:
     wide -= wide.max()
     wanted = float(wide[id])
     return float(np.log(np.exp(wide, out=wide).sum())) - wanted
+
+
+def _listed(texts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Texts as a list of them."""
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, Sequence):
+        raise InputError(f"[embed] texts are {texts!r:.50}; wanted a text, or a list of texts")
+    one = len(texts) > 0 and isinstance(texts[0], int)
+    return [texts] if one else list(texts)  # type: ignore[list-item, arg-type]
 
 
 def _finite(logits: Logits) -> Logits:

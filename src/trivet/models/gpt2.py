@@ -100,12 +100,7 @@ NAMES = hf.Names(
     "transformer.h",
     buffers=(".attn.bias", ".attn.masked_bias"),  # causal masks
 )
-hf_original, hf_arrange, hf_extra = NAMES.original, hf.unmoved, hf.nothing
-
-
-def hf_rename(name: str) -> str | None:
-    """GGUF's name for a Hugging Face tensor; early files lack the prefix."""
-    return NAMES.rename(name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}")
+hf_rename, hf_original, hf_arrange, hf_extra = NAMES.rename, NAMES.original, hf.unmoved, hf.nothing
 
 
 def hf_transposed(name: str) -> bool:

@@ -57,7 +57,12 @@ class Names:
     buffers: tuple[str, ...] = (".rotary_emb.inv_freq",)
 
     def rename(self, name: str) -> str | None:
-        """GGUF's name of a tensor, "" for one that is no weight, or None if there is no such tensor."""
+        """GGUF's name of a tensor, "" for one that is no weight, or None if there is no such tensor. Folders
+        without an output matrix may lack the first part of each name."""
+        found = self._rename(name)
+        return self._rename(f"{self.layers.partition('.')[0]}.{name}") if found is None else found
+
+    def _rename(self, name: str) -> str | None:
         if name.endswith(self.buffers):
             return ""
         stem, _, end = name.rpartition(".")

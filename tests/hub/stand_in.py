@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 COMMIT = "c0ffee" * 6 + "c0ff"
@@ -31,6 +32,8 @@ class Hub:
         self.status = 0  # what every question is answered with
         self.cut: int | None = None  # a file's connection breaks after so many bytes of an answer
         self.short: int | None = None  # a file's answer ends after so many bytes, as if that were all
+        self.pause = 0.0  # seconds between the pieces of a file
+        self.says: dict[str, object] = {}  # more words of a model
         self.ranges = True  # whether a part of a file can be asked for
         self.sent: dict[str, bytes] = {}  # file name -> other bytes than those listed
         self.listed: dict[str, dict[str, object]] = {}  # file name -> other words in the list
@@ -55,7 +58,7 @@ class Hub:
                 sha = hashlib.sha256(data).hexdigest()
                 entry["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 134}
             siblings.append(entry | self.listed.get(name, {}))
-        return {"id": repo, "modelId": repo, "sha": self.commit, "siblings": siblings}
+        return {"id": repo, "modelId": repo, "sha": self.commit, "siblings": siblings} | self.says
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -128,7 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        self.wfile.write(body if cut is None else body[:cut])
+        body_ = body if cut is None else body[:cut]
+        for at in range(0, len(body_), 1 << 16):
+            self.wfile.write(body_[at : at + (1 << 16)])
+            time.sleep(self.hub.pause)
         if cut is not None and cut < len(body):
             self.wfile.flush()
             self.close_connection = True

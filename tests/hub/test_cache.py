@@ -1,5 +1,9 @@
 """What is in the cache: where it is, what is listed and found, what is removed."""
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +188,34 @@ def test_the_verbs(hub: Hub, cache: Path, tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert failed.stderr.startswith("trivet: [pull] me/tiny-GGUF: ")
     assert failed.stderr.count("\n") == 1
+
+
+def test_the_verb_is_stopped_and_goes_on(hub: Hub, cache: Path) -> None:
+    hub.repos[REPO] = {"small-Q8_0.gguf": np.random.default_rng(0).bytes(4 << 20)}
+    hub.pause = 0.05
+    verb = [sys.executable, "-m", "trivet.cli.main", "pull", REPO]
+    with subprocess.Popen(verb, stderr=subprocess.PIPE, text=True) as running:
+        while not sum(blob.stat().st_size for blob in cache.glob("*/blobs/*.incomplete")):
+            assert running.poll() is None
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate()
+    assert running.returncode == 130
+    assert "what came is kept: pull again to go on" in told
+    assert "Traceback" not in told
+    hub.pause = 0
+    ok("pull", REPO)
+    assert hub.asked[-1][1] is not None
+
+
+@pytest.mark.parametrize(
+    "says", [{"gguf": {"architecture": "rwkv9"}}, {"gguf": {"architecture": "llama"}}, {}]
+)
+def test_the_verb_says_beforehand_what_cannot_be_run(hub: Hub, says: dict[str, object]) -> None:
+    hub.repos[REPO], hub.says = dict(DATA), says
+    done = trivet("pull", REPO)
+    assert done.returncode == 0
+    assert ("cannot run the architecture 'rwkv9'; known: gemma2, " in done.stderr) == ("rwkv9" in str(says))
 
 
 def test_links_that_cannot_be_made_become_files(

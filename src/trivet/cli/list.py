@@ -9,7 +9,7 @@ EXAMPLE = "trivet list"
 
 def list(as_json: JsonOption = False) -> None:
     from trivet.hub import cache
-    from trivet.models.checkpoint import packaged
+    from trivet.models.checkpoint import PACKAGED, packaged
 
     found = [*packaged(), *cache.held()]
     if as_json:
@@ -19,7 +19,14 @@ def list(as_json: JsonOption = False) -> None:
     if not found:
         note(f"no models in {cache.folder()}; trivet pull OWNER/REPO fetches one")
         return
-    table(
-        ("name", "type", "size", "where"),
-        [(m.name, m.kind, human_bytes(m.nbytes), str(m.path)) for m in found],
-    )
+    rows = [
+        (
+            m.name,
+            m.kind,
+            human_bytes(m.nbytes),
+            f"package {PACKAGED[m.name][0]}" if m.name in PACKAGED else "cache",
+        )
+        for m in found
+    ]
+    table(("name", "type", "size", "where"), rows)
+    print(f"\nthe cache is {cache.folder()}")

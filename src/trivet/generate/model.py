@@ -51,7 +51,8 @@ def load(
 ) -> Model:
     """Opens a model for use.
 
-    model: path of a GGUF file, of a Hugging Face folder, or a short name such as "smollm2-135m".
+    model: path of a GGUF file (of a split one, its first part) or of a Hugging Face folder, the name
+        OWNER/REPO[:QUANT] of what was pulled from a hub, or a short name such as "smollm2-135m".
     device: "cpu", "cuda", "rocm", "tpu", "metal", "reference" (NumPy in float64: slow, exact), or "auto": the
         one of `with tv.device(...)`, else the first that can be used; `trivet devices` tells.
     context: most tokens of one sequence; by default what the model was trained for.

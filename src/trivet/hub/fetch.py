@@ -27,11 +27,13 @@ TIMEOUT = 30.0  # seconds for the hub to answer what it has
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A model as the hub has it: the files of `name` at one commit."""
+    """A model as the hub has it: the files of `name` at one commit. `architecture` is what the hub says of
+    it: GGUF's general.architecture, or the model_type of config.json; None if it says nothing."""
 
     name: Name
     commit: str
     files: tuple[RemoteFile, ...]
+    architecture: str | None = None
 
     @property
     def nbytes(self) -> int:
@@ -70,10 +72,14 @@ def remote(name: str) -> Remote:
     commit = info.sha
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise HubError(f"[pull] the hub gives {commit!r:.80} as the commit of {wanted.repo}")
-    listed = {sibling.rfilename: sibling for sibling in info.siblings or []}
+    listed = {
+        sibling.rfilename: sibling for sibling in info.siblings or [] if isinstance(sibling.rfilename, str)
+    }
     choice = choose(wanted, listed)
     files = tuple(_listed(wanted, listed[file]) for file in choice.files)
-    return Remote(Name(wanted.repo, choice.quant), commit, files)
+    facts, key = (info.config, "model_type") if choice.quant is None else (info.gguf, "architecture")
+    said = facts.get(key) if isinstance(facts, dict) else None
+    return Remote(Name(wanted.repo, choice.quant), commit, files, said if isinstance(said, str) else None)
 
 
 def _listed(name: Name, sibling: Any) -> RemoteFile:

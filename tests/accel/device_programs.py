@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import small_model
 
-from trivet import dtypes, models
-from trivet.dtypes import DType, bf16, f32
+from trivet import dtypes, graph, models, ops
+from trivet.dtypes import DType, bf16, f32, i32
 from trivet.generate.engine import serving_graph
 from trivet.graph import Graph
 from trivet.lora import Lora, initial
@@ -97,6 +97,41 @@ def build(name: str, checkpoint: Checkpoint) -> DeviceProgram:
     made = Method(models.by_architecture("llama"), checkpoint, lora, compute)
     graph = made.training(AdamW(decay=0.1), accumulate=False)
     return DeviceProgram(graph, {"T": TOKENS}, checkpoint, {})
+
+
+#: rows alone, at the sizes of a model of 8 billion parameters
+ROWS = {
+    "one token x q8_0": ("linear", dtypes.q8_0),
+    "one token x q4_1": ("linear", dtypes.q4_1),
+    "one token x q4_k": ("linear", dtypes.q4_k),
+    "a row of q8_0": ("embedding", dtypes.q8_0),
+    "attention of 2048 tokens": ("attention", bf16),
+    "one token over 4096 in pages": ("paged", bf16),
+}
+
+
+def row(name: str) -> DeviceProgram:
+    """One of ROWS as a program. Its products are of [14336, 4096], its attention has 32 heads, 8 of keys;
+    its table is too large for a TPU's fast memory."""
+    kind, dtype = ROWS[name]
+    if kind == "linear":
+        x, w = graph.input("x", (1, 4096), f32), graph.weight("w", (14336, 4096), dtype)
+        made = ops.linear(x, w)
+    elif kind == "embedding":
+        made = ops.embedding(graph.input("ids", (1,), i32), graph.weight("w", (49152, 4096), dtype))
+    elif kind == "attention":
+        q, k, v = (graph.input(n, (1, 2048, h, 128), dtype) for n, h in (("q", 32), ("k", 8), ("v", 8)))
+        made = ops.attention(q, k, v, causal=True)
+    else:
+        q = graph.input("q", (1, 32, 128), f32)
+        k, v = (graph.state(n, s, dtype) for n, s in (("k", (64, 8, 128, 64)), ("v", (64, 8, 64, 128))))
+        at, sequence, pages = (
+            graph.input(n, s, i32) for n, s in (("at", (1,)), ("seq", (1,)), ("p", (1, 64)))
+        )
+        made = ops.paged_attention(q, k, v, at, sequence, pages)
+    outputs = made if isinstance(made, tuple) else (made,)
+    whole = Graph({str(i): n for i, n in enumerate(outputs)})
+    return DeviceProgram(whole, {}, Checkpoint(Path(name), {}, {}), {})
 
 
 def first_state(program: DeviceProgram, seed: int = 0) -> dict[str, np.ndarray]:

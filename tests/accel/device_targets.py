@@ -47,6 +47,10 @@ TARGETS: dict[str, tuple[str, tuple[str, ...], str, dict[str, str]]] = {
 }  # fmt: skip
 
 
+#: the "model" of rows that are compiled alone
+ALONE = "a row alone"
+
+
 def missing(target: str) -> str | None:
     """None if the target's compiler is installed, else what is not."""
     for wheel in ("jax", *TARGETS[target][1]):
@@ -84,6 +88,9 @@ def compile_for(target: str, graph: Any, sizes: Mapping[str, int], dump: Path, *
         "seconds": round(seconds, 1),
         "arguments": memory.argument_size_in_bytes,
         "temporaries": memory.temp_size_in_bytes,
+        "accessed": int(
+            (made.cost_analysis() or {}).get("bytes accessed", 0)
+        ),  # the GPU's compiler is silent
         "aliased": memory.alias_size_in_bytes,
         "code": memory.generated_code_size_in_bytes,
         "products": products(text),

@@ -75,6 +75,15 @@ def products_are_of(kind, found, aim):
         assert sum(n for i, n in found["instructions"].items() if i.endswith(" bf16")) > 20, found
 
 
+@pytest.mark.parametrize("aim", device_targets.TARGETS)
+@pytest.mark.parametrize("name", device_programs.ROWS)
+def test_rows_compile_alone(name, aim, compile_for):
+    """What is read and written beside what is given says whether a kernel of one's own would pay."""
+    found = compile_for(aim, device_targets.ALONE, name, device_programs.row(name))
+    if name == "a row of q8_0":  # of one row of it, not of the whole table
+        assert found["accessed"] + found["temporaries"] < 0.01 * found["arguments"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("aim", ["v5e", "h200"])
 @pytest.mark.parametrize(

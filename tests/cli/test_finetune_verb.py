@@ -112,6 +112,14 @@ WRONG = {
     "magic: is b'{": ("d.jsonl", "d.jsonl"),
     "m.gguf line 1 is not UTF-8": ("m.gguf", "m.gguf"),
     "Invalid value for '--lr'": ("m.gguf", "d.jsonl", "--lr", "x"),
+    "'data:2': the native backend computes on one": (
+        "m.gguf",
+        "d.jsonl",
+        "--device",
+        "cpu",
+        "--mesh",
+        "data:2",
+    ),
     "m.gguf is a file": ("m.gguf", "d.jsonl", "--out", "m.gguf"),
 }
 

@@ -37,4 +37,5 @@ def test_evidence_names_device_versions_cases_and_tolerances(device, tmp_path):
 
 def test_what_there_is_no_time_for_is_said(tmp_path):
     done = run("--require", "reference", "--parts", "speed", "--seconds", 0, "--out", tmp_path / "e.json")
-    assert "left out, there was no time: speed on reference" in done.stdout
+    assert done.returncode == 1
+    assert "left out, there was no time: 2 cases, such as speed on reference" in done.stdout

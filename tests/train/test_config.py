@@ -39,6 +39,7 @@ WRONG = [
     ({"columns": {"a": 1}}, "wanted a table of names"),
     ({"epochs": 10**30}, "epochs is"),
     ({"micro": 2}, "micro is 2, and rows 8"),
+    ({"mesh": 8}, "mesh is 8; wanted: str"),
     ({"evaluate": 2}, "evaluate is 2; wanted a validation file"),
     ({"holdout": 0.1, "validation": "v"}, "0 with a validation file"),
     ({"holdout": math.nan}, "holdout is nan"),

@@ -65,7 +65,7 @@ class Backend(ABC):
         UnsupportedError if it computes on one device only, InputError for a mesh that is none,
         DeviceUnavailable if there are fewer devices."""
         raise UnsupportedError(
-            f"[mesh] {mesh!r}: the {self.name} backend computes on one device; xla takes a mesh"
+            f"[mesh] {mesh!r}: the {self.name} backend computes on one device; cuda, rocm and tpu can on more"
         )
 
     def unavailable(self) -> str | None:

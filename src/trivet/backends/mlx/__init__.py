@@ -33,6 +33,7 @@ class MlxBackend(Backend):
 
     def __init__(self, platform: str = platforms.HOST, fused: bool | None = None) -> None:
         self.platform = platform
+        # Metal: elementwise chains become kernels, by mx.compile
         self.fused = platform == platforms.METAL if fused is None else fused
         self._owned: WeakKeyDictionary[Any, dict[str, Array]] = WeakKeyDictionary()
 

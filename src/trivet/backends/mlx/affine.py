@@ -74,6 +74,7 @@ def product(x: Any, w: Any, transpose: bool) -> Any:
         return x @ (w.T if transpose else w)
     if not x.size:
         return x.astype(mx.float32) @ (values(w).T if transpose else values(w))
+    # Metal: the GPU's own kernel of products with packed weights
     return mx.quantized_matmul(
         x.astype(mx.float32), *w, transpose=transpose, group_size=_GROUP, bits=_bits(w)
     )

@@ -195,5 +195,6 @@ def _over(q: Any, k: Any, v: Any, at: Any, slopes: Any, a: dict[str, Any]) -> An
     mask = seen[:, 0]
     if slopes is not None:
         mask = mx.where(mask, _bias(slopes, at, k.shape[2]), _NEVER)
+    # Metal: the GPU's own kernel of attention
     o = mx.fast.scaled_dot_product_attention(q.swapaxes(1, 2), k, v, scale=a["scale"], mask=mask)
     return o.swapaxes(1, 2)

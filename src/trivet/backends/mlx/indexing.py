@@ -37,7 +37,8 @@ def scatter_add(x: Any, indices: Any, updates: Any, axis: int) -> Any:
     good = inside(indices, x.shape[axis])
     updates = mx.where(_spread(good, x.ndim - axis - 1), updates, 0).astype(x.dtype)
     at = (*[slice(None)] * axis, mx.where(good, indices, 0))
-    with mx.stream(mx.cpu) if x.dtype == mx.int64 else nullcontext():  # Metal adds no 64-bit integers so
+    # Metal: 64-bit integers are added on the processor, between kernels of the GPU
+    with mx.stream(mx.cpu) if x.dtype == mx.int64 else nullcontext():
         return x.at[at].add(updates)
 
 

@@ -42,6 +42,7 @@ def _unstartable(platform: str) -> str | None:
         core = mlx()
     except ImportError as error:
         return f"MLX does not start: {str(error).splitlines()[0]}"
+    # Metal: whether MLX finds the GPU
     if platform == METAL and not core.metal.is_available():
         return "MLX finds no Metal device"
     return None
@@ -58,6 +59,7 @@ def mlx() -> Any:
 
 def device(platform: str) -> Any:
     """MLX's device."""
+    # Metal: programs run on the GPU
     return mlx().Device(mlx().gpu if platform == METAL else mlx().cpu, 0)
 
 

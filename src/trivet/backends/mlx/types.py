@@ -43,6 +43,7 @@ def put(array: Any, dtype: DType) -> Any:
 def fetched(array: Any) -> np.ndarray[Any, Any]:
     """An array of MLX's in storage form."""
     if array.dtype == mx.bfloat16:
+        # Metal: bits become another type on the processor, in memory that both see
         array = array.view(mx.uint16, stream=mx.cpu)
     found = np.asarray(array, order="C")
     return found.view(np.float64) if array.dtype == mx.uint64 else found

@@ -70,7 +70,14 @@ def _linear_input_grad(g: Any, w: Any) -> Any:
 
 
 def _embedding(ids: Any, table: Any) -> Any:
-    return jnp.take(table, ids, axis=0, mode="fill")
+    return _taken(table, ids, None)
+
+
+def _taken(table: Any, ids: Any, missing: Any) -> Any:
+    """table[ids]. One id is taken twice: as a slice, TPU's compiler would first copy the whole table."""
+    some = jnp.tile(ids.reshape(-1), 2) if ids.size == 1 else ids.reshape(-1)
+    rows = jnp.take(table, some, axis=0, mode="fill", fill_value=missing)
+    return rows[: ids.size].reshape(*ids.shape, *table.shape[1:])
 
 
 # --- logits a piece at a time --------------------------------------------------------------------
@@ -123,6 +130,5 @@ def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
     """The inputs of a row, packed ones decoded. Of an embedding only the rows that are taken."""
     if row == "embedding" and specs[1].dtype.is_packed:
         ids, table = inputs
-        rows = jnp.take(table, ids, axis=0, mode="fill", fill_value=0)
-        return DECODERS.taken(ids, rows, (ids >= 0) & (ids < len(table)), specs[1])
+        return DECODERS.taken(ids, _taken(table, ids, 0), (ids >= 0) & (ids < len(table)), specs[1])
     return list(map(DECODERS.opened, inputs, specs))

@@ -46,6 +46,12 @@ def _pad(x: Any, low: Any, high: Any, value: float) -> Any:
     return jnp.pad(x, sides, constant_values=jnp.asarray(value).astype(x.dtype)) if x.ndim else x
 
 
+def _take(x: Any, indices: Any, axis: int) -> Any:
+    """Of no rows JAX gives another shape."""
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return jnp.take(x, indices, axis, mode="fill").reshape(shape)
+
+
 def _slice(x: Any, starts: Any, stops: Any, steps: Any) -> Any:
     return x[tuple(map(slice, starts, stops, steps))]
 
@@ -189,7 +195,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, axes: x.transpose(axes),
     "broadcast_to": lambda x, shape: jnp.broadcast_to(x, shape), "slice": _slice, "pad": _pad,
     "concat": lambda *xs, axis: jnp.concatenate(xs, axis),
-    "take": lambda x, indices, axis: jnp.take(x, indices, axis, mode="fill"),
+    "take": _take,
     "scatter_add": lambda x, indices, updates, axis: (
         x.at[(*[slice(None)] * axis, indices)].add(updates, mode="drop")
     ),

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import trivet as tv
+from devices import DEVICES, EXTRA
 from trivet import backends, graph, ops, runtime
-from trivet.dtypes import bf16, f32
+from trivet.dtypes import bf16, f32, q4_0
 from trivet.errors import DeviceMismatch, DeviceUnavailable, InputError, UnsupportedError
 
 X = np.float32([1.0, 2.0, 3.0])
@@ -28,7 +29,7 @@ def metal(monkeypatch):
 
 def test_every_device_says_what_it_is_or_why_not():
     found = {d.name: d for d in runtime.devices()}
-    assert list(found) == ["cpu", "cuda", "rocm", "tpu", "metal", "reference"]
+    assert list(found) == ["cpu", "cuda", "rocm", "tpu", "metal", "reference", *EXTRA]
     assert found["reference"].available
     assert not found["tpu"].available
     assert "pip install" in found["tpu"].details
@@ -66,7 +67,7 @@ def test_a_device_of_one_takes_no_mesh(device, tmp_path):
 def test_numbers_of_devices_stay():
     known = {"cpu": 0, "metal": 1, "cuda": 2, "tpu": 3, "rocm": 4, "reference": 5}
     assert known == runtime.IDS
-    assert set(runtime.IDS) == {d.name for d in runtime.devices()}
+    assert set(runtime.IDS) == {d.name for d in runtime.devices()} - set(EXTRA)
 
 
 def test_a_scope_is_the_default_of_its_thread(metal):
@@ -94,7 +95,7 @@ def test_a_reason_is_given_at_once_and_without_noise():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == len(runtime.BACKENDS)
+    assert len(done.stdout.splitlines()) == len(runtime.BACKENDS) - len(EXTRA)
 
 
 def test_put_copies_and_fetch_is_read_only():
@@ -108,6 +109,22 @@ def test_put_copies_and_fetch_is_read_only():
 def test_bf16_is_stored_as_bits():
     node = runtime.put(np.uint16([0x3F80]), bf16, "reference")
     assert runtime.fetch(ops.add(node, node)).tolist() == [0x4000]
+
+
+BITS = [
+    (np.array([[0x7FC1, 0x8000, 1, 0xFF80]], np.uint16), bf16),
+    (np.arange(2 * 36, dtype=np.uint8).reshape(2, 36), q4_0),
+    (np.array([np.nan, -0.0, 1e-45, np.inf], np.float32), f32),
+]
+
+
+@pytest.mark.parametrize("there", DEVICES)
+@pytest.mark.parametrize(("array", "dtype"), BITS)
+def test_values_move_bit_by_bit(array, dtype, there):
+    for here in DEVICES:
+        moved = runtime.move(runtime.put(array, dtype, here), there)
+        assert (moved.device, moved.dtype) == (there, dtype)
+        assert runtime.fetch(moved).tobytes() == array.tobytes()
 
 
 def test_nodes_without_a_device_are_computed_where_one_asks():

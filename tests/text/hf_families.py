@@ -233,7 +233,7 @@ FAMILIES = {
     "phi4": lambda: byte_level(split(families.WORDS3[0], removed=True)),
     "phi4-mini": lambda: byte_level(*_splits("gpt-4o")),
     "qwen2": lambda: byte_level(*_splits("qwen2"), normalizer=NFC),
-    "qwen3.5": lambda: byte_level(*_splits("qwen35"), normalizer=NFC),
+    "qwen3.5": lambda: byte_level(*_splits("qwen35")),
     "stablelm2": lambda: byte_level(*_splits("stablelm2")),
     "mistral-nemo": lambda: byte_level(*_splits("tekken"), post_processor=template("<|endoftext|>")),
     "deepseek-llm": lambda: _deepseek("deepseek-llm"),

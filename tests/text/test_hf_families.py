@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 import hf_texts
@@ -47,3 +48,14 @@ def test_the_same_ids(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_ids_of_many_texts(family: str) -> None:
     compare(FAMILIES[family](), hf_texts.some(25_000, seed=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_kind_of_character(family: str) -> None:
+    """The edges of all runs of a category, the first blocks whole, and a part of the rest."""
+    kinds = [unicodedata.category(chr(c)) for c in range(0x110000)]
+    edges = [c for c in range(1, 0x110000) if kinds[c] != kinds[c - 1]]
+    points = {c + d for c in edges for d in (-1, 0)} | set(range(0x3100)) | set(range(0, 0x110000, 97))
+    lines = (f"a{c}1{c}!{c} {c}Z{c}\n{c}'s{c}/{c}{c}" for c in map(chr, points - set(range(0xD800, 0xE000))))
+    compare(FAMILIES[family](), list(lines))

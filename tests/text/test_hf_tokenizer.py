@@ -71,6 +71,18 @@ def test_a_real_vocabulary(smollm2_path):
         assert ours.encode(text, parse_special=True) == theirs.ids, text
 
 
+@pytest.mark.slow
+@pytest.mark.model
+def test_a_real_vocabulary_of_scores(gemma3_path):
+    metadata = GGUFFile.open(gemma3_path).metadata
+    ours, text = Ours.open(gemma3_path), tokenizer_files(metadata)["tokenizer.json"]
+    written, again = Tokenizer.from_str(text), Ours.of(from_json(json.loads(text), ours.n_vocab))
+    texts = hf_texts.some(20_000, seed=6)
+    for text, theirs in zip(texts, written.encode_batch(texts, add_special_tokens=False), strict=True):
+        assert ours.encode(text, parse_special=True) == theirs.ids, text
+        assert again.encode(text, parse_special=True) == theirs.ids, text
+
+
 def test_refused():
     with pytest.raises(UnsupportedError, match=r"tokenizer \(bert, gpt2\)"):
         tokenizer_files(tiny_model.metadata() | {"tokenizer.ggml.model": "bert"})

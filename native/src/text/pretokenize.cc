@@ -34,7 +34,7 @@ constexpr Pretokenizer::Named kNamed[] = {
     {"qwen2", false, true, {words1}},
     {"stablelm2", false, false, {words1}},
     {"deepseek-r1-qwen", false, false, {words1}},
-    {"qwen35", false, true, {scan::marked}},
+    {"qwen35", false, false, {scan::marked}},
     {"tekken", true, false, {scan::tekken}},
     {"gpt-4o", false, false, {scan::gpt4o}},
     {"deepseek-llm",

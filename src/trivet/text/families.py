@@ -81,7 +81,7 @@ FAMILIES: dict[str, Family] = {
     "dbrx": Family(WORDS3),
     "qwen2": Family(WORDS1, nfc=True),
     "stablelm2": Family(WORDS1),
-    "qwen35": Family((_MARKED,), nfc=True),
+    "qwen35": Family((_MARKED,)),
     "tekken": Family((_TEKKEN,), whole=True),
     "gpt-4o": Family((_GPT4O,)),
     "deepseek-llm": Family(("[\r\n]", rf"\s?[{_LETTERS}]+", rf"\s?[{_SIGNS}]+", r"\s+$", _HAN, DIGIT)),

@@ -20,9 +20,9 @@ _SPECIAL = {"bos_token": "bos_id", "eos_token": "eos_id", "unk_token": "unk_id",
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
     """The texts of the two files by name.
 
-    A SentencePiece model without merges merges by scores. The merges written for it give the same ids, but
-    where overlapping pairs make one token, as in runs of a letter: the leftmost goes first here, and that of
-    the first merge in Hugging Face's library.
+    A SentencePiece model without merges merges by scores. The merges written for it give the same ids but,
+    maybe, where overlapping pairs make one token, as in runs of a letter: there the leftmost goes first here,
+    and that of the earlier merge in Hugging Face's library.
     Raises UnsupportedError for a tokenizer of a kind that is not known, TokenizerError for tables that are
     missing or wrong."""
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
@@ -121,17 +121,18 @@ def _spaced(
 def _merges(
     metadata: Mapping[str, Any], ids: dict[str, int], kinds: list[int], scores: list[float]
 ) -> list[list[str]]:
-    """The merges of the file, or all pairs of tokens that make a token, by its score."""
+    """The merges of the file, or all pairs of tokens that make a token, by its score; of those that make the
+    same one, that of the longest left token comes first, as Hugging Face's own conversion has it."""
     if "tokenizer.ggml.merges" in metadata:
         return [str(merge).split(" ", 1) for merge in metadata["tokenizer.ggml.merges"]]
-    usable = {t for t, i in ids.items() if kinds[i] not in (UNKNOWN, CONTROL, BYTE)}
+    usable = {t for t, i in ids.items() if kinds[i] not in (UNKNOWN, CONTROL, BYTE) and " " not in t}
     pairs = [
-        (-scores[ids[token]], cut, token)
+        (-scores[ids[token]], -cut, token[:cut], token[cut:])
         for token in usable
         for cut in range(1, len(token))
         if token[:cut] in usable and token[cut:] in usable
     ]
-    return [[token[:cut], token[cut:]] for _, cut, token in sorted(pairs)]
+    return [[left, right] for _, _, left, right in sorted(pairs)]
 
 
 def _added(

@@ -12,7 +12,20 @@ import pytest
 import tiny_model
 from command import ok, trivet
 
-VERBS = ("run", "chat", "inspect", "tokenize", "eval", "devices", "bench", "export")
+VERBS = (
+    "run",
+    "chat",
+    "pull",
+    "list",
+    "rm",
+    "inspect",
+    "diff",
+    "tokenize",
+    "eval",
+    "devices",
+    "bench",
+    "export",
+)
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -190,6 +190,8 @@ def test_truncation_at_every_byte(tmp_path: Path) -> None:
         (b"{\xff}", b"", "not JSON"),
         (b'{"w":' + b"[" * 100000, b"", "not JSON"),
         (b'{"w":' + b"9" * 10000 + b"}", b"", "not JSON"),
+        (b'{"\\ud800":1}', b"", "not JSON"),
+        (b'{"__metadata__":{"k":"\\uDfff"}}', b"", "not JSON"),
         (b'{"w":1,"w":1}', b"", "'w' appears twice"),
         (b'{"w":{"dtype":"F32","dtype":"F32"}}', b"", "'dtype' appears twice"),
         ({"__metadata__": {"k": 1}}, b"", "__metadata__"),

@@ -102,9 +102,11 @@ def json_object(
         raise fail(f"holds some {values} values; at most {most_values} are allowed")
     try:
         parsed = json.loads(text.decode(), object_pairs_hook=once)
+        if b"\\ud" in text or b"\\uD" in text:
+            json.dumps(parsed, ensure_ascii=False).encode()  # raises for half of a surrogate pair
     except TrivetError:
         raise
-    except (ValueError, RecursionError) as error:  # bad UTF-8, bad JSON, a number of too many digits, depth
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, too many digits, too deep
         raise fail(f"is not JSON: {str(error)[:120]}") from error
     if not isinstance(parsed, dict):
         raise fail(f"is a {type(parsed).__name__}, not an object")

@@ -267,7 +267,7 @@ typedef struct tv_model tv_model;
 /* Opens a GGUF file. It is mapped, not read: pages come in as they are used. Everything in its header is
  * checked before anything is believed. As with every mapped file, another program that cuts it short while it
  * is open ends this process with SIGBUS: write a new file and rename it, as trivet itself does.
- * Errors: TV_IO; TV_BAD_GGUF (names the field). @since 0.1 */
+ * Errors: TV_IO; TV_BAD_GGUF (names the field); TV_UNSUPPORTED (one part of a split model). @since 0.1 */
 TV_API tv_status tv_model_open(const char* path, tv_model** out);
 
 /* A model without a file, for tv_model_add_tensor. @since 0.1 */

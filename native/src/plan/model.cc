@@ -16,6 +16,11 @@ constexpr size_t kSmall = size_t{1} << 16;
 }  // namespace
 
 Model::Model(const std::string& path) : path_(path), file_(std::make_shared<GGUF>(Mapping(path))) {
+  const int64_t parts = file_->integer("split.count", 1);
+  if (parts > 1)  // the tensors of the others would be missing without a word
+    fail(Status::unsupported,
+         "[model] %s is one of %lld parts of a model: `trivet export` makes one file of them",
+         quoted(path_).c_str(), static_cast<long long>(parts));
   for (const GGUF::Tensor& tensor : file_->tensors()) {
     auto entry = std::make_unique<Tensor>();
     entry->name = tensor.name;

@@ -28,21 +28,38 @@ const Kernel kOther = {"other", nullptr, nullptr, nullptr, nullptr, double_bytes
 const Kernel kNone = {"none", nullptr, nullptr, nullptr, nullptr, no_bytes, arrange};
 const Kernel kRows = {"rows", nullptr, nullptr, nullptr, nullptr, double_bytes, arrange, nullptr, row};
 
+// A file of the given bytes, that is gone when the object is.
+struct File {
+  explicit File(const std::string& bytes) {
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    CHECK(write(file, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+    close(file);
+  }
+  ~File() { unlink(path); }
+  char path[24] = "model_test.XXXXXX";
+};
+
+// Parts of a split model are refused; a file that says it is all of one is not.
+void parts() {
+  const auto split = [](uint16_t count) {
+    return test::GgufBuilder().scalar("split.count", 2, count).tensor("t", {8}, 0, 0).data(32).bytes();
+  };
+  const File five(split(5)), one(split(1));
+  CHECK_THROWS(Status::unsupported, Model(std::string(five.path)));
+  CHECK(Model(std::string(one.path)).tensor_count() == 1);
+}
+
 // Of a file, what is small is read from a copy, and what is large where it is.
 void residents() {
-  char path[] = "model_test.XXXXXX";
-  const int file = mkstemp(path);
-  CHECK(file >= 0);
   constexpr uint64_t kLarge = 20000;
   const std::string bytes = test::GgufBuilder()
                                 .tensor("small", {8}, 0, 0)
                                 .tensor("large", {kLarge}, 0, 32)
                                 .data(32 + kLarge * sizeof(float))
                                 .bytes();
-  CHECK(write(file, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-  close(file);
-  Model model{std::string(path)};
-  unlink(path);
+  const File file(bytes);
+  Model model{std::string(file.path)};
   const View small = model.find("small").view, large = model.find("large").view;
   const void* copy = model.resident("small", small);
   CHECK(copy != small.data && std::memcmp(copy, small.data, small.nbytes()) == 0);
@@ -68,6 +85,7 @@ int main() {
   CHECK_THROWS(Status::bad_model, model.find("absent"));
   CHECK_THROWS(Status::bad_model, model.load_plan("serve"));
   CHECK_THROWS(Status::io, Model("no/such/file.gguf"));
+  parts();
 
   ThreadPool pool(1);
   const void* first = nullptr;

@@ -12,6 +12,7 @@ from trivet import dtypes, graph, models, ops
 from trivet.autograd import grad
 from trivet.backends import native
 from trivet.export import export
+from trivet.generate.native import serving_plan
 from trivet.graph import Dim, Graph
 from trivet.merging import merge
 from trivet.models.checkpoint import open_checkpoint
@@ -48,7 +49,9 @@ def test_all_are_here():
 
 def test_an_exported_file_is_the_same_model(case, tmp_path):
     made = export(case.file, tmp_path / "out.gguf")
-    assert made.plan_bytes > 1000
+    checkpoint = open_checkpoint(made.path)
+    plan = serving_plan(models.build(checkpoint), checkpoint.architecture, dtypes.f16)
+    assert bytes(checkpoint.metadata["trivet.plan.serve"]) == plan
     assert np.array_equal(tv.load(made.path).logits(case.ids), tv.load(case.file).logits(case.ids))
 
 

@@ -12,7 +12,7 @@ from devices import DEVICES
 from trivet import models
 from trivet.errors import ModelError
 from trivet.formats.gguf import write_gguf
-from trivet.models.checkpoint import open_checkpoint
+from trivet.models.checkpoint import Checkpoint, open_checkpoint
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -135,6 +135,14 @@ def test_a_configuration_that_does_not_fit(tmp_path, key, value):
     (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
     with pytest.raises(ModelError):
         tv.load(tmp_path)
+
+
+@pytest.mark.parametrize("gone", ["blk.1.attn_qkv.bias", "blk.0.ffn_up.bias", "output_norm.bias"])
+def test_every_layer_has_a_bias(pair, gone):
+    whole = open_checkpoint(pair[0])
+    kept = {name: entry for name, entry in whole.tensors.items() if name != gone}
+    with pytest.raises(ModelError, match=gone):
+        models.build(Checkpoint(whole.path, whole.metadata, kept))
 
 
 def test_a_position_past_the_table_is_refused(pair):

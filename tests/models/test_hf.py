@@ -77,6 +77,14 @@ def test_an_untied_output_matrix_that_is_missing(llama):
         tv.load(llama)
 
 
+def test_parts_in_several_files(tmp_path):
+    model = variants.saved(tmp_path / "whole", "stablelm-parallel")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="60KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 3
+    want = tv.load(tmp_path / "whole").logits([1, 2, 3])
+    assert np.array_equal(tv.load(tmp_path / "shards").logits([1, 2, 3]), want)
+
+
 @pytest.mark.parametrize("change", ["gap", "shape", "dtype", "count"])
 def test_parts_of_a_tensor_that_do_not_fit(tmp_path, change):
     variants.saved(tmp_path, "stablelm-parallel")

@@ -20,7 +20,10 @@ import variants  # noqa: E402
 from variants import LENGTH, near  # noqa: E402
 
 
-@pytest.fixture(scope="module", params=variants.CASES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=[pytest.mark.slow] * (n in variants.SLOW)) for n in variants.CASES],
+)
 def case(request, tmp_path_factory):
     return variants.make(tmp_path_factory.mktemp(request.param), request.param)
 

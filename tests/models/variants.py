@@ -165,9 +165,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 #: what transformers calls a family's config where it is not FAMILYConfig
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+#: what others take in as well
+SLOW = {
+    "llama", "llama-multi-query", "llama-no-grouping", "llama-linear-rope", "llama-yarn-rope", "mistral",
+    "mistral-long-window", "llama-f16", "qwen2", "qwen3-tied", "granite", "olmo2-bias", "stablelm-bias",
+    "gptneox-tied", "gemma2", "gemma3",
+}  # fmt: skip
 #: what llama.cpp computes, too: it wants some tensors that others may leave out, and has not every window
 IN_LLAMA_CPP = [
-    "llama-bias", "llama-llama3-rope", "llama-linear-rope", "llama-yarn-factor", "qwen2-tied", "qwen3",
+    "llama-bias", "llama-llama3-rope", "llama-yarn-factor", "qwen2-tied", "qwen3",
     "smollm3", "granite-tied", "olmo2", "olmo3", "phi3-partial", "phi3-long", "stablelm",
     "stablelm-parallel", "gptneox", "gptneox-sequential", "gemma2-deep", "gemma3-deep", "mixtral", "qwen3moe",
 ]  # fmt: skip

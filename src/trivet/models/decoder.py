@@ -96,11 +96,14 @@ def windows(checkpoint: Checkpoint, layers: int, period: int = 0, window: int = 
 
 
 class Linear:
-    """A matrix of the file, and a bias if it has one."""
+    """A matrix of the file, and a bias if it has one, or must have one."""
 
-    def __init__(self, checkpoint: Checkpoint, name: str, inputs: int, outputs: int) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, name: str, inputs: int, outputs: int, *, biased: bool = False
+    ) -> None:
         self.weight = checkpoint.weight(f"{name}.weight", (outputs, inputs))
-        self.bias = checkpoint.find(f"{name}.bias", (outputs,))
+        take = checkpoint.weight if biased else checkpoint.find
+        self.bias = take(f"{name}.bias", (outputs,))
 
     def __call__(self, x: Any) -> Any:
         return ops.linear(x, self.weight, self.bias)

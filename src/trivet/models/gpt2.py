@@ -44,11 +44,11 @@ class Block:
         c, name = config, f"blk.{index}"
         self.config, self.index = config, index
         self.attn_norm = LayerNorm(checkpoint, f"{name}.attn_norm", c.width, c.eps)
-        self.qkv = Linear(checkpoint, f"{name}.attn_qkv", c.width, 3 * c.width)
-        self.out = Linear(checkpoint, f"{name}.attn_output", c.width, c.width)
+        self.qkv = Linear(checkpoint, f"{name}.attn_qkv", c.width, 3 * c.width, biased=True)
+        self.out = Linear(checkpoint, f"{name}.attn_output", c.width, c.width, biased=True)
         self.ffn_norm = LayerNorm(checkpoint, f"{name}.ffn_norm", c.width, c.eps)
-        self.up = Linear(checkpoint, f"{name}.ffn_up", c.width, c.hidden)
-        self.down = Linear(checkpoint, f"{name}.ffn_down", c.hidden, c.width)
+        self.up = Linear(checkpoint, f"{name}.ffn_up", c.width, c.hidden, biased=True)
+        self.down = Linear(checkpoint, f"{name}.ffn_down", c.hidden, c.width, biased=True)
 
     def __call__(self, x: Any, rope: None, attend: Attend) -> Any:
         x = ops.add(x, self._attention(self.attn_norm(x), attend))

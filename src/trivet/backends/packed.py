@@ -52,12 +52,12 @@ class Decoders:
         return self.decoded(x, spec.dtype, _sizes(spec)) if spec.dtype.is_packed else x
 
     def taken(self, ids: Any, rows: Any, inside: Any, table: Spec) -> list[Any]:
-        """[where a row stands in what is taken, what is taken] of the packed rows at `ids`; NaN where an id
-        is not `inside` the table."""
-        width = _sizes(table)[1]
-        values = self.decoded(rows, table.dtype, (*ids.shape, width))
-        values = self.xp.where(inside.reshape(*ids.shape, 1), values, math.nan)
-        return [self.xp.arange(ids.size).reshape(ids.shape), values.reshape(ids.size, width)]
+        """[where a row stands in what is taken, what is taken] of the packed rows at `ids`, or matrices of
+        a stack; NaN where an id is not `inside` the table."""
+        of_one = _sizes(table)[1:]
+        values = self.decoded(rows, table.dtype, (*ids.shape, *of_one))
+        values = self.xp.where(inside.reshape(*ids.shape, *[1] * len(of_one)), values, math.nan)
+        return [self.xp.arange(ids.size).reshape(ids.shape), values.reshape(ids.size, *of_one)]
 
     def _half(self, raw: Any) -> Any:
         """Two bytes of each block as its f16, [..., blocks, 1]."""

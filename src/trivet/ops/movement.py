@@ -388,6 +388,7 @@ _take = define(
         Sample(lambda r: (_count((2, 7, 3)), np.array([6, 1, 1])), {"axis": 1}),
         Sample(lambda r: (_count((4,)), np.array(2, _I)), {"axis": 0}, note="0-d index"),
         Sample(lambda r: (_count((3, 2)), np.zeros((0,), _I)), {"axis": 0}, note="empty"),
+        Sample(lambda r: (_count((0, 2)), np.zeros((0, 3), _I)), {"axis": 0}, note="nothing of nothing"),
         Sample(lambda r: (_count((3, 2), np.int64), np.array([2, 0], _I)), {"axis": 0}),
     ],
     tolerance=EXACT,

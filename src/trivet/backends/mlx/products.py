@@ -79,6 +79,22 @@ def _linear_input_grad(g: Any, w: Any) -> Any:
     return dx.reshape(*g.shape[:-1], dx.shape[1])
 
 
+# --- experts -------------------------------------------------------------------------------------
+
+
+def _expert_product(x: Any, w: Any, ids: Any, transpose: bool) -> Any:
+    """x [T, .] or [T, k, .] times the weights w [E, N, K] of the experts `ids` [T, k], or times their
+    transposes."""
+    w = w.swapaxes(1, 2) if transpose else w
+    if not ids.size or not x.size or not w.size:
+        return mx.zeros((*ids.shape, w.shape[2]))
+    x, w = _met(x, w) if mx.metal.is_available() else (_f32(x), _f32(w))  # a processor gathers no others
+    good = indexing.inside(ids, len(w))
+    rows = mx.broadcast_to(x[:, None], (*ids.shape, x.shape[1])) if x.ndim == 2 else x
+    y = mx.gather_mm(rows[:, :, None], w, rhs_indices=mx.where(good, ids, 0))[:, :, 0]
+    return mx.where(good[:, :, None], y, math.nan)
+
+
 # --- logits a piece at a time --------------------------------------------------------------------
 
 
@@ -112,6 +128,8 @@ def _linear_cross_entropy_backward(
 
 PRODUCTS: Mapping[str, Callable[..., Any]] = {
     "matmul": _matmul, "addmm": _addmm, "linear": _linear, "linear_input_grad": _linear_input_grad,
+    "expert_linear": lambda x, w, ids: _expert_product(x, w, ids, True),
+    "expert_linear_input_grad": lambda g, w, ids: _expert_product(g, w, ids, False),
     "embedding": lambda ids, table: indexing.take(table, ids), "dequantize": lambda w: w,
     "linear_cross_entropy": _linear_cross_entropy,
     "linear_cross_entropy_backward": _linear_cross_entropy_backward,
@@ -124,9 +142,12 @@ _TAKE_ARRANGED = {
 }  # fmt: skip
 
 
+_OF_EXPERTS = ("expert_linear", "expert_linear_input_grad")
+
+
 def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
     """The inputs of a row, packed ones decoded if it cannot use them; of an embedding only the rows that are
-    taken."""
+    taken, and of a few tokens' experts those that are chosen."""
 
     def opened(x: Any, spec: Spec) -> Any:
         if isinstance(x, tuple):
@@ -135,6 +156,10 @@ def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
 
     if row == "embedding" and specs[1].dtype.is_packed:
         return _taken(inputs[0], inputs[1], specs[1])
+    if row in _OF_EXPERTS and specs[1].dtype.is_packed and inputs[2].size <= len(inputs[1]):
+        x, w, ids = inputs  # of few tokens
+        ids, w = _taken(ids, w, specs[1])
+        return [x, w, ids]
     return list(map(opened, inputs, specs))
 
 

@@ -56,6 +56,11 @@ def _slice(x: Any, starts: Any, stops: Any, steps: Any) -> Any:
     return x[tuple(map(slice, starts, stops, steps))]
 
 
+def _top_k(x: Any, k: int) -> tuple[Any, Any]:
+    _, indices = lax.top_k(jnp.where(jnp.isnan(x), jnp.inf, x) + 0.0, k)  # -0 is no less than 0
+    return jnp.take_along_axis(x, indices, -1), indices
+
+
 # --- reductions ----------------------------------------------------------------------------------
 
 
@@ -195,7 +200,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, axes: x.transpose(axes),
     "broadcast_to": lambda x, shape: jnp.broadcast_to(x, shape), "slice": _slice, "pad": _pad,
     "concat": lambda *xs, axis: jnp.concatenate(xs, axis),
-    "take": _take,
+    "take": _take, "top_k": _top_k,
     "scatter_add": lambda x, indices, updates, axis: (
         x.at[(*[slice(None)] * axis, indices)].add(updates, mode="drop")
     ),

@@ -22,15 +22,19 @@ from trivet.graph import Spec
 _ROWS = 256  # rows of logits that stand in memory at once
 
 
+def _summed(x: Any) -> Any:
+    """The type in which products of x are summed."""
+    return jnp.int32 if x.dtype == jnp.int8 else jnp.float64 if x.dtype == jnp.float64 else jnp.float32
+
+
 def _dot(x: Any, y: Any, axes: tuple[int, int]) -> Any:
     """x and y, each of rank 2, summed over an axis of each, in float32."""
-    wide = jnp.int32 if x.dtype == jnp.int8 else jnp.float64 if x.dtype == jnp.float64 else jnp.float32
     return lax.dot_general(
         x,
         y,
         (((axes[0],), (axes[1],)), ((), ())),
         precision=lax.Precision.HIGHEST,
-        preferred_element_type=wide,
+        preferred_element_type=_summed(x),
     )
 
 
@@ -39,10 +43,9 @@ def _flat(x: Any) -> Any:
 
 
 def _matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
-    wide = jnp.int32 if a.dtype == jnp.int8 else jnp.float64 if a.dtype == jnp.float64 else jnp.float32
     return jnp.matmul(
         a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b,
-        precision=lax.Precision.HIGHEST, preferred_element_type=wide,
+        precision=lax.Precision.HIGHEST, preferred_element_type=_summed(a),
     )  # fmt: skip
 
 
@@ -51,13 +54,16 @@ def _addmm(c: Any, a: Any, b: Any, alpha: float, beta: float, **transposed: bool
     return product + beta * c.astype(product.dtype) if beta else product
 
 
+def _met(x: Any, w: Any) -> tuple[Any, Any]:
+    """x and a weight in the type in which they are multiplied: beside bf16 a weight is bf16; any other two
+    unlike types meet in float32."""
+    kind = x.dtype if x.dtype in (w.dtype, jnp.bfloat16) else jnp.float32
+    return x.astype(kind), w.astype(kind)
+
+
 def _by_weight(x: Any, w: Any, axis: int) -> Any:
-    """x [T, .] and a weight, summed over x's last axis and one of w's. Beside bf16 a weight is bf16; any
-    other two unlike types meet in float32."""
-    if x.dtype != w.dtype:
-        kind = x.dtype if x.dtype == jnp.bfloat16 else jnp.float32
-        x, w = x.astype(kind), w.astype(kind)
-    return _dot(x, w, (1, axis))
+    """x [T, .] and a weight, summed over x's last axis and one of w's."""
+    return _dot(*_met(x, w), (1, axis))
 
 
 def _linear(x: Any, w: Any, *bias: Any) -> Any:
@@ -78,6 +84,35 @@ def _taken(table: Any, ids: Any, missing: Any) -> Any:
     some = jnp.tile(ids.reshape(-1), 2) if ids.size == 1 else ids.reshape(-1)
     rows = jnp.take(table, some, axis=0, mode="fill", fill_value=missing)
     return rows[: ids.size].reshape(*ids.shape, *table.shape[1:])
+
+
+# --- experts -------------------------------------------------------------------------------------
+
+
+def _few(w: Any, ids: Any) -> bool:
+    """Whether to take the weights of the chosen experts, rather than to multiply with all of them."""
+    return bool(0 < ids.size <= len(w))
+
+
+def _expert_product(x: Any, w: Any, ids: Any, axis: int) -> Any:
+    """x [T, .] or [T, k, .] and the weights w [E, N, K] of the experts `ids` [T, k], or those [T, k, N, K],
+    summed over x's last axis and the axis -1 or -2 of w's."""
+    if not ids.size:
+        return jnp.zeros((*ids.shape, w.shape[-3 - axis]), x.dtype)
+    if w.ndim == 3 and _few(w, ids):
+        w = _taken(w, ids, None)
+    x, w = _met(x, w)
+    if w.ndim == 4:
+        x = x if x.ndim == 3 else jnp.broadcast_to(x[:, None], (*ids.shape, x.shape[1]))
+        words = "tik,tink->tin" if axis == -1 else "tin,tink->tik"
+        return jnp.einsum(words, x, w, precision=lax.Precision.HIGHEST, preferred_element_type=_summed(x))
+    every = lax.dot_general(
+        x, w, (((x.ndim - 1,), (3 + axis,)), ((), ())),
+        precision=lax.Precision.HIGHEST, preferred_element_type=_summed(x),
+    )  # fmt: skip
+    if x.ndim == 2:
+        return jnp.take_along_axis(every, ids[:, :, None], 1, mode="fill")
+    return jnp.take_along_axis(every, ids[:, :, None, None], 2, mode="fill")[:, :, 0]
 
 
 # --- logits a piece at a time --------------------------------------------------------------------
@@ -119,6 +154,8 @@ def _linear_cross_entropy_backward(
 
 PRODUCTS: Mapping[str, Callable[..., Any]] = {
     "matmul": _matmul, "addmm": _addmm, "linear": _linear, "linear_input_grad": _linear_input_grad,
+    "expert_linear": lambda x, w, ids: _expert_product(x, w, ids, -1),
+    "expert_linear_input_grad": lambda g, w, ids: _expert_product(g, w, ids, -2),
     "embedding": _embedding, "dequantize": lambda w: w,
     "linear_cross_entropy": _linear_cross_entropy,
     "linear_cross_entropy_backward": _linear_cross_entropy_backward,
@@ -126,9 +163,19 @@ PRODUCTS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+_OF_EXPERTS = ("expert_linear", "expert_linear_input_grad")
+
+
 def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
-    """The inputs of a row, packed ones decoded. Of an embedding only the rows that are taken."""
-    if row == "embedding" and specs[1].dtype.is_packed:
-        ids, table = inputs
+    """The inputs of a row, packed ones decoded. Of an embedding only the rows that are taken, and of a few
+    tokens' experts those that are chosen."""
+
+    def taken(ids: Any, table: Any) -> list[Any]:
         return DECODERS.taken(ids, _taken(table, ids, 0), (ids >= 0) & (ids < len(table)), specs[1])
+
+    if row == "embedding" and specs[1].dtype.is_packed:
+        return taken(*inputs)
+    if row in _OF_EXPERTS and specs[1].dtype.is_packed and _few(inputs[1], inputs[2]):
+        ids, w = taken(inputs[2], inputs[1])
+        return [inputs[0], w, ids]
     return list(map(DECODERS.opened, inputs, specs))

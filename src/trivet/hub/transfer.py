@@ -152,7 +152,8 @@ def explained(name: Name) -> Iterator[None]:
     """Errors of the library and of the network as ours; those of the disk pass."""
     from huggingface_hub import errors
 
-    page = f"{endpoint() or 'https://huggingface.co'}/{name.repo}"
+    hub = endpoint() or "https://huggingface.co"
+    page = f"{hub}/{name.repo}"
     try:
         yield
     except TrivetError:
@@ -174,7 +175,9 @@ def explained(name: Name) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk
         why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise _Broken(f"[pull] {name}: {why}; what came is kept: pull again to go on") from None
+        raise _Broken(
+            f"[pull] {name}: the connection to {hub} failed: {why}; what came is kept: pull again to go on"
+        ) from None
 
 
 def _refused(name: Name, status: int, page: str) -> HubError:

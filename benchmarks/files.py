@@ -16,7 +16,9 @@ TYPES = ("Q4_1", "Q4_0", "Q4_K_M", "Q8_0", "F16", "BF16", "F32")
 
 
 def file(kind: str) -> Path:
-    """The file of one type; made if it is not there."""
+    """The file of one type, made if it is not there; or any other file, by its path."""
+    if kind not in TYPES:
+        return Path(kind)
     shipped = Path(str(resolve("smollm2-135m")))
     if kind == "Q4_1":
         return shipped

@@ -5,12 +5,14 @@ rounds, a ratio is the median of the rounds' ratios. Needs llama-cpp-python: `ma
 
     python benchmarks/inference.py                          # every type, one thread and two: some minutes
     python benchmarks/inference.py --types Q4_1 --threads 2
+    python benchmarks/inference.py --types gemma-3-270m-q4_k_m.gguf --json gemma.json
 """
 
 from __future__ import annotations
 
 import argparse
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -33,7 +35,7 @@ def compare(kind: str, threads: int, rounds: int, tasks: list[str]) -> list[dict
         against = ratio(rates["trivet"], rates["llama.cpp"])
         cases.append({"type": kind, "threads": threads, "task": task, "rates": rates, "ratio": against})
         line = "   ".join(f"{name} {spread(r)}" for name, r in rates.items())
-        print(f"{kind:7} {threads} threads  {task:18} {line}   ratio {against:.2f}", flush=True)
+        print(f"{Path(kind).name:7} {threads} threads  {task:18} {line}   ratio {against:.2f}", flush=True)
     for worker in workers.values():
         worker.close()
     return cases
@@ -62,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
+    parser.add_argument("--types", nargs="+", default=list(TYPES), help="of SmolLM2, or paths of files")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=5)

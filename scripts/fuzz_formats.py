@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Damages files that the Python readers open, for so many seconds: scripts/fuzz_formats.py 60 [SEED]
 
-Safetensors, folders with an index, and split GGUF files. Every damaged file must open or give an error of
-trivet's; one that opens must be read to the end, and as the safetensors package reads it. What breaks that is
-left in build/fuzz-formats/, and the seed is printed."""
+Safetensors, folders with an index, split GGUF files, and the tokenizers of folders. Every damaged file must
+open or give an error of trivet's; one that opens must be read to the end, and as the safetensors package
+reads it; a tokenizer must encode and decode. What breaks that is left in build/fuzz-formats/, and the seed is
+printed."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
+import struct
 import sys
 import tempfile
 import time
@@ -26,6 +29,10 @@ from trivet.formats.common import MAX_JSON
 from trivet.formats.gguf import GGUFFile, TensorSource, write_split
 from trivet.formats.safetensors import SafetensorsFile
 from trivet.formats.safetensors_save import write_safetensors, write_sharded
+from trivet.text import train_bpe
+from trivet.text.hf_reader import read_folder
+from trivet.text.hf_tokenizer import tokenizer_files
+from trivet.text.tokenizer import Tokenizer
 
 KEPT = Path(__file__).parent.parent / "build" / "fuzz-formats"
 #: what stands in the place of a number, or of a piece of text
@@ -70,6 +77,44 @@ def split_seed(folder: Path) -> Path:
     return write_split(folder / "m.gguf", metadata, {**some, "q": packed}, 40)[0]
 
 
+def tokenizer_seed(folder: Path) -> Path:
+    metadata = train_bpe.metadata([(b"h", b"e"), (b"l", b"l"), (b"he", b"ll")])
+    for name, text in tokenizer_files({**metadata, "tokenizer.chat_template": "{{ x }}"}).items():
+        (folder / name).write_text(text, "utf-8")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2, 3, 4]}), "utf-8")
+    return folder
+
+
+def sentencepiece_seed(folder: Path) -> Path:
+    texts = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        "\u2581",
+        "h",
+        "e",
+        "he",
+        "\u2581he",
+        *(f"<0x{b:02X}>" for b in range(256)),
+    ]
+    kinds = [2, 3, 3, *[1] * 5, *[6] * 256]
+    data = b""
+    for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
+        piece = b"\x0a" + bytes([len(text.encode())]) + text.encode() + b"\x15" + struct.pack("<f", -i)
+        piece += b"\x18" + bytes([kind])
+        data += b"\x0a" + bytes([len(piece)]) + piece
+    (folder / "tokenizer.model").write_bytes(data + b"\x12\x02\x18\x02" + b"\x1a\x02\x20\x00")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}), "utf-8")
+    return folder
+
+
+def open_tokenizer(path: Path) -> None:
+    tokenizer = Tokenizer.of(read_folder(path, 300))
+    tokenizer.decode(
+        tokenizer.encode("hello  \u00e9\U0001f999 1234\n<s>", add_special=True, parse_special=True)
+    )
+
+
 def open_safetensors(path: Path) -> None:
     file = SafetensorsFile.open(path)
     for name in file.tensors:
@@ -91,6 +136,8 @@ TARGETS: list[tuple[Callable[[Path], Path], Open]] = [
     (safetensors_seed, open_safetensors),
     (sharded_seed, open_safetensors),
     (split_seed, open_gguf),
+    (tokenizer_seed, open_tokenizer),
+    (sentencepiece_seed, open_tokenizer),
 ]
 
 

@@ -40,7 +40,8 @@ void read_everything(const tv::GGUF& file) {
 void use_tokenizer(std::shared_ptr<const tv::GGUF> file) {
   auto tokenizer = std::make_shared<const tv::Tokenizer>(std::move(file));
   const std::string text =
-      "Hello  wörld's 1234\r\n\n <|end|>\t🦙aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+      "Hello  wörld's 1234\r\n\n <|end|>\t🦙aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+      "McDonald'S e\xcc\x81\xcc\xa3 \xe1\x84\x92\xe1\x85\xa1 日本、 (x)/\x01y ";
   for (bool special : {false, true})
     quietly([&] {
       tokenizer->decode(tokenizer->encode(text, {.add_special = special, .parse_special = special}), {});

@@ -42,14 +42,33 @@ def llama() -> dict[str, Any]:
     }
 
 
+def more() -> dict[str, dict[str, Any]]:
+    """What files of Hugging Face's tokenizers have besides."""
+    merged = {
+        "tokenizer.ggml.merges": ["e l", "el l"],
+        "trivet.tokenizer.prepend_scheme": "first",
+        "trivet.tokenizer.rstrip": np.array([1], np.int32),
+        "trivet.tokenizer.lstrip": np.array([2], np.int32),
+        "trivet.tokenizer.end_ids": np.array([1, 2], np.int32),
+    }
+    normal = {"trivet.tokenizer.nfc": True, "trivet.tokenizer.ignore_merges": True}
+    return {
+        "llama-merges": {**llama(), **merged},
+        "t5": {**llama(), "tokenizer.ggml.model": "t5", "tokenizer.ggml.add_space_prefix": True},
+        "deepseek-v3": {**gpt2("deepseek-v3"), **normal},
+    }
+
+
 def main() -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
     every = {f"k.{t.__name__}": t(1) for t in SCALARS} | {"k.bool": True, "k.text": "x", "k.ints": [1, 2]}
     tensors = {"a": np.arange(8, dtype=np.float32).reshape(2, 4), "b": np.arange(3, dtype=np.int8)}
     write_gguf(TARGET / "every", {**every, "general.alignment": np.uint32(8)}, tensors)
-    for pre in ("gpt2", "smollm", "llama-bpe"):
+    for pre in ("gpt2", "smollm", "llama-bpe", "deepseek-llm", "gpt-4o"):
         write_gguf(TARGET / pre, gpt2(pre), {})
     write_gguf(TARGET / "llama", llama(), {})
+    for name, metadata in more().items():
+        write_gguf(TARGET / name, metadata, {})
 
 
 if __name__ == "__main__":

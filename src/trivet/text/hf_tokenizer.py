@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from trivet.errors import TokenizerError, UnsupportedError
 from trivet.text import families
 from trivet.text.hf_added import LSTRIP, RSTRIP
@@ -53,6 +55,8 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
     value = metadata.get(key)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
+        value = value.tolist()
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
         raise TokenizerError(f"[merge] metadata {key} is not a list of strings")
     return value
@@ -124,7 +128,7 @@ def _merges(
     """The merges of the file, or all pairs of tokens that make a token, by its score; of those that make the
     same one, that of the longest left token comes first, as Hugging Face's own conversion has it."""
     if "tokenizer.ggml.merges" in metadata:
-        return [str(merge).split(" ", 1) for merge in metadata["tokenizer.ggml.merges"]]
+        return [merge.split(" ", 1) for merge in _strings(metadata, "tokenizer.ggml.merges")]
     usable = {t for t, i in ids.items() if kinds[i] not in (UNKNOWN, CONTROL, BYTE) and " " not in t}
     pairs = [
         (-scores[ids[token]], -cut, token[:cut], token[cut:])

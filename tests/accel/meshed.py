@@ -28,6 +28,11 @@ def far(got, want):
     return float(np.linalg.norm(got - want) / max(np.linalg.norm(want), 1e-12))
 
 
+def standing(session):
+    """On how many devices each of what is trained stands."""
+    return sorted({len(array.sharding.device_set) for array in session.trainer._program.state.values()})
+
+
 def main():
     folder, (method, mesh), device = Path(sys.argv[1]), sys.argv[2:], EXTRA[0]
     model = (
@@ -46,8 +51,7 @@ def main():
         tv.load(which, device, kv="f32", adapter=adapter, mesh=m).logits(range(1, 9)) for m in ("", mesh)
     )
     apart = {name: far(left[1][name], array) for name, array in left[0].items()}
-    trained = reopen(out, device).trainer._program.state.values()
-    on = sorted({len(array.sharding.device_set) for array in trained})
+    on = [standing(reopen(out, device, mesh=again)) for again in (None, "")]
     print(json.dumps({"losses": losses, "far": apart, "logits": far(other, one), "on": on}))
 
 

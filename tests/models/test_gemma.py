@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: configurations and metadata that make no sense."""
+"""Gemma 2 and 3: what only they have in configurations and metadata, and what makes no sense there."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 import trivet as tv
 from trivet.errors import ModelError
 from trivet.formats.gguf import write_gguf
+from trivet.models import gemma
 from trivet.models.checkpoint import open_checkpoint
 
 pytest.importorskip("torch")
@@ -25,13 +26,9 @@ def folder(request, tmp_path_factory):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hidden_activation", "relu"), ("use_bidirectional_attention", True), ("num_attention_heads", 0),
-        ("num_key_value_heads", 4), ("head_dim", 13), ("head_dim", "12"), ("sliding_window", 2.5),
-        ("layer_types", ["sliding_attention"]), ("layer_types", ["chunked_attention"] * 4),
-        ("sliding_window", -1), ("query_pre_attn_scalar", 0), ("rms_norm_eps", "x"),
-        ("attn_logit_softcapping", "x"), ("final_logit_softcapping", -3.0), ("num_hidden_layers", 2**31),
-        ("num_hidden_layers", 2**31 - 1), ("num_hidden_layers", 5), ("rope_parameters", "x"),
-        ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1e4}),
+        ("hidden_activation", "relu"), ("use_bidirectional_attention", True), ("query_pre_attn_scalar", 0),
+        ("attn_logit_softcapping", "x"), ("final_logit_softcapping", -3.0), ("num_hidden_layers", 2**31 - 1),
+        ("rope_parameters", "x"), ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1e4}),
         ("rope_parameters", {"full_attention": "x"}),
     ],
 )  # fmt: skip
@@ -67,3 +64,19 @@ def test_a_pattern_that_does_not_fit(folder, tmp_path, pattern):
         return
     with pytest.raises(ModelError, match="sliding_window_pattern"):
         tv.load(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("name", ["gemma2-deep", "gemma3-deep"])
+def test_early_configurations_say_the_same(name, tmp_path):
+    variants.saved(tmp_path, name)
+    config = json.loads((tmp_path / "config.json").read_text())
+    early = {k: v for k, v in config.items() if k not in ("layer_types", "rope_parameters")}
+    early |= {"rope_theta": 1e4, "rope_scaling": None}
+    if name == "gemma3-deep":
+        early |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6}
+    want = gemma.hf_metadata(config)
+    key = f"{want['general.architecture']}.attention.sliding_window"
+    assert (
+        want[f"{key}_pattern"].count(False) == len(want[f"{key}_pattern"]) // gemma.FAMILIES[name[:6]].period
+    )
+    assert gemma.hf_metadata(early) == want

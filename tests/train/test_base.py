@@ -1,5 +1,7 @@
 """What a run stands on: NF4 of a model's matrices, one tensor at a time."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from trivet import dtypes
 from trivet.blocks import quantize
 from trivet.errors import NonFiniteError
 from trivet.formats.gguf import TensorSource
-from trivet.models.checkpoint import open_checkpoint
+from trivet.models.checkpoint import Checkpoint, Entry, open_checkpoint
 from trivet.train import base
 
 MATRIX, WIDE = "blk.0.attn_q.weight", "blk.0.ffn_down.weight"
@@ -68,3 +70,13 @@ def test_nothing_is_made_before_it_is_asked_for_and_a_number_that_is_none_is_nam
     assert made.load("blk.0.attn_k.weight").dtype == np.uint8
     with pytest.raises(NonFiniteError, match=r"blk\.0\.attn_q\.weight has numbers that are not finite"):
         made.load(MATRIX)
+
+
+def test_experts_that_stay_floats_are_told():
+    shape = (3, 64, 64)
+    tensors = {"blk.0.ffn_up_exps.weight": Entry(dtypes.f32, shape, lambda: np.ones(shape, np.float32))}
+    made = base.nf4(Checkpoint(Path("m"), {}, tensors), dtypes.bf16)
+    assert made.tensors["blk.0.ffn_up_exps.weight"].dtype is dtypes.bf16
+    assert base.nf4_notes(made, 64) == [
+        "1 stacks of experts are bf16: experts are multiplied with in floats or a file's own blocks"
+    ]

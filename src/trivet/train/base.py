@@ -79,10 +79,14 @@ def nf4(checkpoint: Checkpoint, dtype: DType, block: int = 64, double: bool = Tr
 def nf4_notes(made: Checkpoint, block: int) -> list[str]:
     """What `nf4` could not do as it was told, in words."""
     kinds = Counter(entry.dtype for name, entry in made.tensors.items() if Lora().takes(name))
+    stacks = Counter(e.dtype for e in made.tensors.values() if len(e.shape) > 2 and not e.dtype.is_packed)
     return [
         f"{count} matrices have rows that {block} does not divide: they are {kind}"
         for kind, count in kinds.items()
         if kind.block != block
+    ] + [
+        f"{count} stacks of experts are {kind}: experts are multiplied with in floats or a file's own blocks"
+        for kind, count in stacks.items()
     ]
 
 

@@ -182,6 +182,25 @@ typedef struct tv_tensor {
                              TV_INVALID_ARGUMENT */
 } tv_tensor;
 
+/* What it cost to quantise a tensor: its relative error is the root of errors / squares. @since 0.1 */
+typedef struct tv_quantize_info {
+  size_t struct_size;
+  double squares; /* the sum of the squares of the values */
+  double errors;  /* the sum of the squares of the differences between what was written and the values */
+} tv_quantize_info;
+
+/* Writes the values of a tensor as another dtype: packed up to 47, f32, f16 or bf16. Both tensors are of such
+ * dtypes, of one shape, of at least one dimension; out's memory is the caller's. Packed blocks hold the codes
+ * nearest to the values under scales searched to err least in their squares; with `weights`, one for each
+ * element of a row, not negative, the squares of errors in a column count by these (NULL: all alike; q8_0 is
+ * not searched). The bytes are the same on every machine and for every number of threads (0: as tv_cpu_info
+ * says). info may be NULL.
+ * Errors, after which out is undefined: TV_DTYPE; TV_SHAPE (not one shape, or rows that blocks do not
+ * divide); TV_NON_FINITE (a value or weight is infinite or NaN, or a scale or value too large for the dtype;
+ * says which); TV_INVALID_ARGUMENT (threads; a negative weight); TV_OUT_OF_MEMORY. @since 0.1 */
+TV_API tv_status tv_tensor_quantize(const tv_tensor* values, const float* weights, int32_t threads,
+                                    const tv_tensor* out, tv_quantize_info* info);
+
 /* *supported = 1 if this build has a kernel of row `name` for these dtypes, else 0. inputs: [n_inputs],
  * outputs: [n_outputs] of the row. Errors: TV_DTYPE if an id is not a dtype. @since 0.1 */
 TV_API tv_status tv_kernel_supports(const char* name, const tv_dtype* inputs, size_t n_inputs,

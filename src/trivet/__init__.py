@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet.generate.model import load as load
     from trivet.hub.fetch import pull as pull
     from trivet.merging import merge as merge
+    from trivet.quantizing import quantize as quantize
     from trivet.runtime import device as device
     from trivet.runtime import devices as devices
     from trivet.tensor import Tensor as Tensor
@@ -61,6 +62,7 @@ _NAMES = {
     "trivet.generate.model": ("load",),
     "trivet.hub.fetch": ("pull",),
     "trivet.merging": ("merge",),
+    "trivet.quantizing": ("quantize",),
     "trivet.runtime": ("device", "devices"),
     "trivet.tensor": (
         "Tensor", "arange", "asarray", "eval", "from_dlpack", "full", "grad", "ones", "random_key",

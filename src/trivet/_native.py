@@ -184,6 +184,14 @@ class tv_tensor(Structure):
     ]
 
 
+class tv_quantize_info(Structure):
+    _fields_: ClassVar = [
+        ("struct_size", c_size_t),
+        ("squares", c_double),
+        ("errors", c_double),
+    ]
+
+
 class tv_plan_info(Structure):
     _fields_: ClassVar = [
         ("struct_size", c_size_t),
@@ -364,6 +372,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tv_cpu_get_info": (tv_status, [POINTER(tv_cpu_info)]),
     "tv_cpu_measure": (tv_status, [c_int32, POINTER(tv_cpu_rates)]),
     "tv_dtype_get_info": (tv_status, [tv_dtype, POINTER(tv_dtype_info)]),
+    "tv_tensor_quantize": (
+        tv_status,
+        [POINTER(tv_tensor), c_void_p, c_int32, POINTER(tv_tensor), POINTER(tv_quantize_info)],
+    ),
     "tv_kernel_supports": (tv_status, [c_char_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
     "tv_plan_load": (tv_status, [c_void_p, c_size_t, POINTER(c_void_p)]),
     "tv_plan_free": (tv_status, [c_void_p]),
@@ -474,6 +486,11 @@ def tv_cpu_measure(threads: Any, out: Any) -> None:
 def tv_dtype_get_info(dtype: Any, out: Any) -> None:
     """Fills *out."""
     _check(library().tv_dtype_get_info(dtype, out))
+
+
+def tv_tensor_quantize(values: Any, weights: Any, threads: Any, out: Any, info: Any) -> None:
+    """Writes the values of a tensor as another dtype."""
+    _check(library().tv_tensor_quantize(values, weights, threads, out, info))
 
 
 def tv_kernel_supports(

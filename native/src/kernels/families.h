@@ -15,6 +15,7 @@
   X(norm)              \
   X(optimizer)         \
   X(paged)             \
+  X(quantize)          \
   X(random)            \
   X(reduce)            \
   X(rope)              \

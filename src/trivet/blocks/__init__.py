@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,10 @@ def dequantize(raw: npt.NDArray[np.uint8], dtype: DType, shape: Sequence[int]) -
 
 
 def quantize(
-    values: npt.NDArray[np.float32], dtype: DType, dither: int | None = None
+    values: npt.NDArray[np.float32],
+    dtype: DType,
+    dither: int | None = None,
+    importance: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.uint8]:
     """The bytes of `values` as `dtype`, rows along the last axis: shape [..., row bytes]; flat where
     the dtype has something behind the last row.
@@ -73,7 +77,8 @@ def quantize(
     Packed blocks hold the codes nearest to the values under scales searched to err least in their squares
     (q8_0 and NF4: under the scale that the largest value gives). With `dither`, a seed, GGUF's packed formats
     round up or down by chance instead, in proportion: each value errs more, but on average not at all, so
-    that changes smaller than a step survive.
+    that changes smaller than a step survive. With `importance`, float32 weights of the elements of a row, the
+    squares of errors count by these (q8_0 and NF4 are not searched, and do not change).
 
     Raises UnsupportedError for a format that trivet only reads, or does not dither, and NonFiniteError where
     a packed block would have to hold a value that is not finite, or a scale beyond f16.
@@ -86,6 +91,10 @@ def quantize(
     if row.single is not None:
         dtype.row_bytes(values.shape[-1] if values.shape else 1)  # raises
         return nf4.closed(quantize(values, row.single), dtype)
+    if importance is not None and importance.shape != values.shape[-1:]:
+        raise ShapeError(
+            f"[quantize] importance has shape {importance.shape}; wanted a row's, {values.shape[-1:]}"
+        )
     if row.encode is None:
         raise UnsupportedError(f"[quantize] {dtype}: trivet reads this format but does not write it")
     if dtype.is_packed and not np.isfinite(values).all():
@@ -95,8 +104,14 @@ def quantize(
     flat = np.ascontiguousarray(values).reshape(-1, dtype.block)
     blocks = np.empty(len(flat), row.layout)
     step = max(1, _CHUNK // dtype.block)
-    chance = () if dither is None else (np.random.Generator(np.random.Philox(dither)),)
+    chance = None if dither is None else np.random.Generator(np.random.Philox(dither))
+    weights = None if importance is None else importance.reshape(-1, dtype.block)
     with np.errstate(over="ignore", under="ignore"):
         for start in range(0, len(flat), step):
-            blocks[start : start + step] = row.encode(flat[start : start + step], *chance)
+            part = flat[start : start + step]
+            more: tuple[Any, ...] = ()
+            if row.dithers:
+                at = np.arange(start, start + len(part))
+                more = (chance, None if weights is None else weights[at % len(weights)])
+            blocks[start : start + step] = row.encode(part, *more)
     return blocks.view(np.uint8).reshape(*shape[:-1], nbytes)

@@ -143,19 +143,23 @@ def _whole(x: F32, step: F32, lowest: int, highest: int) -> F32:
     return np.rint(search.quotient(x, step)).clip(lowest, highest)
 
 
-def _symmetric(values: F32, blocks: Blocks, dtype: DType, last: int, least: int, rng: Rng) -> tuple[U8, F32]:
+def _symmetric(
+    values: F32, blocks: Blocks, dtype: DType, last: int, least: int, rng: Rng, weights: F32 | None
+) -> tuple[U8, F32]:
     """Writes d; gives codes [n, 256] from 0 and the groups' whole scales [n, 16], from `least`.
     `last` is the lowest code."""
-    x, n = search.lanes(dtype, values, 16), len(values)
+    (x, w), n = search.lanes(dtype, values, weights, 16), len(values)
+    w = search.own_weights(x) if w is None else w
     rounded = search.codes(last, -last - 1)
-    scale = search.scale(x, last, rounded).reshape(n, 16)
+    scale = search.scale(x, w, last, rounded).reshape(n, 16)
     most = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)
     d = _step(dtype, most, least)
     blocks["d"] = d[:, 0]
     whole = _whole(scale, d, least, -least - 1)
     q = np.multiply(x, search.quotient(1, (d * whole).reshape(-1)))
     rounded(q)
-    best = search.quotient(search.total(q * x), search.total(q * q)).reshape(n, 16)
+    wq = search.weighted(q, w)
+    best = search.quotient(search.total(wq * x), search.total(wq * q)).reshape(n, 16)
     whole = _whole(best, d, least, -least - 1)
     np.multiply(x, search.quotient(1, (d * whole).reshape(-1)), out=q)
     rounded(dither(q, rng))
@@ -168,13 +172,20 @@ def _in_order(q: F32, n: int) -> U8:
 
 
 def _with_minimum(
-    values: F32, blocks: Blocks, dtype: DType, size: int, last: int, most: int, rng: Rng
+    values: F32,
+    blocks: Blocks,
+    dtype: DType,
+    size: int,
+    last: int,
+    most: int,
+    rng: Rng,
+    weights: F32 | None,
 ) -> tuple[U8, U8, U8]:
     """Writes d and dmin; gives codes [n, 256] and the groups' whole scales and minima, up to `most`.
     `size` is a group's, `last` the highest code."""
-    x, shape = search.lanes(dtype, values, size), (len(values), 256 // size)
+    (x, w), shape = search.lanes(dtype, values, weights, size), (len(values), 256 // size)
     rounded = search.codes(0, last)
-    scale, offset = search.scale_offset(x, last, signed=False)
+    scale, offset = search.scale_offset(x, w, last, signed=False)
     scale, minimum = scale.reshape(shape), -offset.reshape(shape)
     d = _step(dtype, scale.max(axis=1, keepdims=True), most)
     dmin = _step(dtype, minimum.max(axis=1, keepdims=True), most)
@@ -184,8 +195,8 @@ def _with_minimum(
     inverse = search.quotient(1, step)
     q = (x + (dmin * whole_min).reshape(-1)) * inverse
     rounded(q)
-    excess = step * search.total(q) - search.total(x)
-    whole_min = _whole((excess / np.float32(size)).reshape(shape), dmin, 0, most)
+    excess = step * search.mean(q, w) - search.mean(x, w)
+    whole_min = _whole(excess.reshape(shape), dmin, 0, most)
     np.multiply(np.add(x, (dmin * whole_min).reshape(-1), out=q), inverse, out=q)
     rounded(dither(q, rng))
     return _in_order(q, len(values)), whole.astype(np.uint8), whole_min.astype(np.uint8)
@@ -198,17 +209,17 @@ def _merged(parts: Any, bits: int) -> U8:
     return out
 
 
-def _encode_q2_k(values: F32, rng: Rng = None) -> Blocks:
+def _encode_q2_k(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
     blocks = np.empty(len(values), Q2_K)
-    q, scale, minimum = _with_minimum(values, blocks, dtypes.q2_k, 16, 3, 15, rng)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q2_k, 16, 3, 15, rng, weights)
     blocks["scales"] = scale | minimum << 4
     blocks["qs"] = _merged(q.reshape(-1, 2, 4, 32), 2)
     return blocks
 
 
-def _encode_q3_k(values: F32, rng: Rng = None) -> Blocks:
+def _encode_q3_k(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
     blocks = np.empty(len(values), Q3_K)
-    q, whole = _symmetric(values, blocks, dtypes.q3_k, -4, -32, rng)
+    q, whole = _symmetric(values, blocks, dtypes.q3_k, -4, -32, rng, weights)
     scale = (whole + 32).astype(np.uint8)
     blocks["scales"][:, :8] = scale[:, :8] & 15 | scale[:, 8:] << 4
     blocks["scales"][:, 8:] = _merged((scale >> 4).reshape(-1, 1, 4, 4), 2)[:, 0]
@@ -223,26 +234,26 @@ def _pack_scale_min(blocks: Blocks, scale: U8, minimum: U8) -> None:
     blocks["scales"][:, 8:] = scale[:, 4:] & 15 | minimum[:, 4:] << 4
 
 
-def _encode_q4_k(values: F32, rng: Rng = None) -> Blocks:
+def _encode_q4_k(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
     blocks = np.empty(len(values), Q4_K)
-    q, scale, minimum = _with_minimum(values, blocks, dtypes.q4_k, 32, 15, 63, rng)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q4_k, 32, 15, 63, rng, weights)
     _pack_scale_min(blocks, scale, minimum)
     blocks["qs"] = _merged(q.reshape(-1, 4, 2, 32), 4)
     return blocks
 
 
-def _encode_q5_k(values: F32, rng: Rng = None) -> Blocks:
+def _encode_q5_k(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
     blocks = np.empty(len(values), Q5_K)
-    q, scale, minimum = _with_minimum(values, blocks, dtypes.q5_k, 32, 31, 63, rng)
+    q, scale, minimum = _with_minimum(values, blocks, dtypes.q5_k, 32, 31, 63, rng, weights)
     _pack_scale_min(blocks, scale, minimum)
     blocks["qs"] = _merged((q & 15).reshape(-1, 4, 2, 32), 4)
     blocks["qh"] = _merged((q >> 4).reshape(-1, 1, 8, 32), 1)[:, 0]
     return blocks
 
 
-def _encode_q6_k(values: F32, rng: Rng = None) -> Blocks:
+def _encode_q6_k(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
     blocks = np.empty(len(values), Q6_K)
-    q, blocks["scales"] = _symmetric(values, blocks, dtypes.q6_k, -32, -128, rng)
+    q, blocks["scales"] = _symmetric(values, blocks, dtypes.q6_k, -32, -128, rng, weights)
     runs = q.reshape(-1, 2, 2, 2, 32)  # [n, half, nibble, byte row, element]
     blocks["ql"] = runs[:, :, 0] & 15 | runs[:, :, 1] << 4
     blocks["qh"] = _merged((q >> 4).reshape(-1, 2, 4, 32), 2)

@@ -102,7 +102,7 @@ def _inverse(d: F32) -> F32:
     return inverse
 
 
-def _encode_q8_0(values: F32, rng: Rng = None) -> Blocks:
+def _encode_q8_0(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
     d = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
     scaled = dither(values * _inverse(d), rng)
     size = np.abs(scaled)
@@ -115,16 +115,19 @@ def _encode_q8_0(values: F32, rng: Rng = None) -> Blocks:
     return blocks
 
 
-def _by_scale_and_minimum(values: F32, blocks: Blocks, dtype: DType, last: int, rng: Rng) -> F32:
+def _by_scale_and_minimum(
+    values: F32, blocks: Blocks, dtype: DType, last: int, rng: Rng, weights: F32 | None
+) -> F32:
     """Writes d and m, and gives the codes [32, blocks] under them."""
-    x, rounded = search.lanes(dtype, values, 32), search.codes(0, last)
-    scale, offset = search.scale_offset(x, last, signed=True)
+    x, w = search.lanes(dtype, values, weights, 32)
+    rounded = search.codes(0, last)
+    scale, offset = search.scale_offset(x, w, last, signed=True)
     blocks["d"], blocks["m"] = half(dtype, scale), half(dtype, offset)
     d: F32 = blocks["d"].astype(np.float32)
-    inverse, mean = search.quotient(1, d), search.total(x) / np.float32(32)
+    inverse, mean = search.quotient(1, d), search.mean(x, w)
     q = np.multiply(x - blocks["m"].astype(np.float32), inverse)
     rounded(q)
-    blocks["m"] = half(dtype, mean - d * search.total(q) / np.float32(32))  # that suits these codes best
+    blocks["m"] = half(dtype, mean - d * search.mean(q, w))  # that suits these codes best
     np.multiply(np.subtract(x, blocks["m"].astype(np.float32), out=q), inverse, out=q)
     rounded(dither(q, rng))
     return q
@@ -142,10 +145,11 @@ def _pack(blocks: Blocks, codes: npt.NDArray[Any]) -> Blocks:
 def _encode_symmetric(dtype: DType, layout: np.dtype[Any], middle: int) -> Callable[..., Blocks]:
     rounded = search.codes(-middle, middle - 1)
 
-    def encode(values: F32, rng: Rng = None) -> Blocks:
+    def encode(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
         blocks = np.empty(len(values), layout)
-        x = search.lanes(dtype, values, 32)
-        blocks["d"] = half(dtype, search.scale(x, -middle, rounded))
+        x, w = search.lanes(dtype, values, weights, 32)
+        w = search.own_weights(x) if w is None else w
+        blocks["d"] = half(dtype, search.scale(x, w, -middle, rounded))
         x *= search.quotient(1, blocks["d"].astype(np.float32))
         rounded(dither(x, rng))
         return _pack(blocks, x + np.float32(middle))
@@ -154,9 +158,9 @@ def _encode_symmetric(dtype: DType, layout: np.dtype[Any], middle: int) -> Calla
 
 
 def _encode_with_minimum(dtype: DType, layout: np.dtype[Any], last: int) -> Callable[..., Blocks]:
-    def encode(values: F32, rng: Rng = None) -> Blocks:
+    def encode(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
         blocks = np.empty(len(values), layout)
-        return _pack(blocks, _by_scale_and_minimum(values, blocks, dtype, last, rng))
+        return _pack(blocks, _by_scale_and_minimum(values, blocks, dtype, last, rng, weights))
 
     return encode
 
@@ -176,10 +180,11 @@ def _to_level(x: F32) -> None:
     _LEVELS.take(_nearest_level(x), out=x, mode="clip")
 
 
-def _encode_iq4_nl(values: F32, rng: Rng = None) -> Blocks:
+def _encode_iq4_nl(values: F32, rng: Rng = None, weights: F32 | None = None) -> Blocks:
     blocks = np.empty(len(values), IQ4_NL)
-    x = search.lanes(dtypes.iq4_nl, values, 32)
-    blocks["d"] = half(dtypes.iq4_nl, search.scale(x, IQ4_NL_LEVELS[0], _to_level, _APART))
+    x, w = search.lanes(dtypes.iq4_nl, values, weights, 32)
+    w = search.own_weights(x) if w is None else w
+    blocks["d"] = half(dtypes.iq4_nl, search.scale(x, w, IQ4_NL_LEVELS[0], _to_level, _APART))
     x *= search.quotient(1, blocks["d"].astype(np.float32))
     if rng is None:
         return _pack(blocks, _nearest_level(x))

@@ -24,7 +24,8 @@ class BlockFormat:
     layout   NumPy dtype of one block, little-endian and without padding
     decode   (n blocks, float32 out of shape [n, block]) -> None, writes every element of out
     encode   (float32 of shape [n, block]) -> n blocks, or None where trivet only reads the format
-    dithers  whether encode takes a random generator, too, with which to round up or down by chance
+    dithers  whether encode takes more: a random generator, with which to round up or down by chance, and
+             weights of the shape of the values, by which their errors count
     single   of a format whose scales are quantised in their turn, that with the same codes and plain scales,
              by way of which a tensor is decoded and encoded
     """

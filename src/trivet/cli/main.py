@@ -31,6 +31,7 @@ from trivet.cli import (
     merge,
     pretrain,
     pull,
+    quantize,
     rm,
     run,
     tokenize,
@@ -48,8 +49,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (
-    run, chat, pull, list, rm, inspect, diff, tokenize, eval, devices, bench, export, finetune, pretrain,
-    merge,
+    run, chat, pull, list, rm, inspect, diff, tokenize, eval, devices, bench, export, quantize, finetune,
+    pretrain, merge,
 ):  # fmt: skip
     name = verb.__name__.rsplit(".", 1)[1]
     app.command(name, help=verb.__doc__, epilog=f"\b\nExample: {verb.EXAMPLE}")(getattr(verb, name))

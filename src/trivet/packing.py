@@ -1,0 +1,173 @@
+"""A checkpoint written as a GGUF file, each tensor as a dtype of its own; one tensor is in memory at a time.
+
+A tensor that its dtype cannot hold is written as bf16, which has float32's range, or if need be as f32: one
+with a scale beyond f16 (a value over 10^5 or so), and one whose values are so small that their scales would
+be zero. That is found out while writing, and then the file is begun again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trivet.backends.native.quantize import quantize
+from trivet.blocks import tensor_bytes
+from trivet.dtypes import DType, bf16, f32
+from trivet.errors import NonFiniteError
+from trivet.formats.common import quoted, written_aside
+from trivet.formats.gguf import TensorSource, stream_gguf
+from trivet.models.checkpoint import Checkpoint, Entry
+
+#: metadata that says what an earlier file was, and not what the model is
+STALE = ("trivet.plan.", "trivet.chat.", "trivet.bundle.", "trivet.version", "split.")
+#: a relative error from which on a tensor is lost: two bits a value cost 0.3
+_LOST = 0.7
+
+Importance = Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A tensor that was written. `error` is |written - values| / |values| in Euclidean norm."""
+
+    name: str
+    shape: tuple[int, ...]
+    before: DType
+    after: DType
+    error: float
+
+    @property
+    def nbytes(self) -> int:
+        return tensor_bytes(self.after, self.shape)
+
+
+@dataclass(slots=True)
+class Written:
+    """What a file holds, and which tensors could not be what they were meant to be."""
+
+    tensors: list[Packed] = field(default_factory=list)
+    unfit: dict[str, DType] = field(default_factory=dict)  # name -> what it was meant to be
+    squares: float = 0.0
+    errors: float = 0.0
+
+
+def write(
+    path: str | os.PathLike[str],
+    checkpoint: Checkpoint,
+    kinds: Mapping[str, DType],
+    metadata: Mapping[str, Any],
+    *,
+    importance: Importance | None = None,
+    threads: int = 0,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Written:
+    """Writes the file: there whole, or not at all.
+
+    kinds: the dtype of every tensor; those that are no floats stay as they are.
+    metadata: as for `write_gguf`; `carried` gives a checkpoint's own.
+    importance: weights of a matrix's columns, by which errors count.
+    advance: is told of every tensor that is written.
+    Raises NonFiniteError that names a tensor with an infinity or NaN, and what `write_gguf` raises."""
+    wanted = dict(kinds)
+    while True:
+        work = _Work(checkpoint, wanted, importance or {}, threads, advance)
+        try:
+            with written_aside(Path(path), "quantize") as file:
+                stream_gguf(file, metadata, work.sources())
+                if work.again:
+                    raise _Again
+        except _Again:
+            wanted |= work.again
+            continue
+        work.done.unfit = {name: kind for name, kind in kinds.items() if wanted[name] is not kind}
+        return work.done
+
+
+def carried(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A checkpoint's metadata as the file to be written takes it, without what says what the old file was."""
+    gguf = checkpoint.gguf
+    if gguf is None:
+        return {**checkpoint.metadata, **checkpoint.tokenizer_metadata}
+    return {key: gguf.encoded(key) for key in checkpoint.metadata if not key.startswith(STALE)}
+
+
+class _Again(Exception):
+    """The file has to be begun again, with other dtypes."""
+
+
+class _Work:
+    """One attempt."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        kinds: Mapping[str, DType],
+        importance: Importance,
+        threads: int,
+        advance: Callable[[int], None],
+    ) -> None:
+        self.checkpoint, self.kinds, self.importance = checkpoint, kinds, importance
+        self.threads, self.advance = threads, advance
+        self.done = Written()
+        self.again: dict[str, DType] = {}
+
+    def sources(self) -> dict[str, TensorSource]:
+        return {
+            name: TensorSource(self.kinds[name], entry.shape, partial(self._bytes, name, entry))
+            for name, entry in self.checkpoint.tensors.items()
+        }
+
+    def _bytes(self, name: str, entry: Entry) -> npt.NDArray[Any]:
+        kind = self.kinds[name]
+        try:
+            raw = entry.load()
+            if kind is entry.dtype and not kind.is_float:
+                return self._kept(name, entry, raw)
+            return self._packed(name, entry, kind, raw)
+        finally:
+            self.advance(1)
+            if self.checkpoint.gguf is not None:
+                self.checkpoint.gguf.release()
+
+    def _kept(self, name: str, entry: Entry, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        self.done.tensors.append(Packed(name, entry.shape, entry.dtype, entry.dtype, 0.0))
+        return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
+
+    def _packed(self, name: str, entry: Entry, kind: DType, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        shape = entry.shape or (1,)
+        weights = self.importance.get(name) if kind.is_packed else None
+        try:
+            out, squares, errors = quantize(raw, entry.dtype, shape, kind, weights, self.threads)
+        except NonFiniteError:
+            _demand_finite(name, entry)
+            return self._unfit(name, entry, kind)
+        error = (errors / squares) ** 0.5 if squares else 0.0
+        if error > _LOST:
+            return self._unfit(name, entry, kind)
+        self.done.tensors.append(Packed(name, entry.shape, entry.dtype, kind, error))
+        self.done.squares += squares
+        self.done.errors += errors
+        return out
+
+    def _unfit(self, name: str, entry: Entry, kind: DType) -> npt.NDArray[Any]:
+        """The next attempt has another dtype; this one goes on, to find others."""
+        self.again[name] = f32 if kind is bf16 else bf16
+        return np.zeros(tensor_bytes(kind, entry.shape), np.uint8)
+
+
+def _demand_finite(name: str, entry: Entry) -> None:
+    values = entry.values().reshape(-1)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        row, column = divmod(int(bad[0]), entry.shape[-1] if entry.shape else 1)
+        raise NonFiniteError(
+            f"[quantize] tensor {quoted(name)}: {len(bad)} of its values are not finite, the first,"
+            f" {values[bad[0]]}, in row {row}, column {column}"
+        )

@@ -1,0 +1,189 @@
+"""Quantising a model: weights searched to err least, in a GGUF file, and what that cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from trivet import calibration, mixes, models, packing
+from trivet.calibration import Importance
+from trivet.errors import InputError, UnsupportedError
+from trivet.formats.common import quoted
+from trivet.generate.model import Model
+from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
+from trivet.packing import Packed
+
+#: tokens of a window in which a text is scored
+WINDOW = 2048
+
+
+@dataclass(slots=True)
+class Quantized:
+    """What was written, and what it cost. `error` is that of all tensors together, |written - weights| over
+    |weights| in Euclidean norm; NLL is the mean over a text's tokens, natural log."""
+
+    path: Path
+    type: str
+    tensors: list[Packed]
+    error: float
+    bytes_before: int
+    bytes_after: int
+    notes: list[str] = field(default_factory=list)
+    nll_before: float | None = None
+    nll_after: float | None = None
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of the file's tensors to a weight."""
+        return 8 * self.bytes_after / max(1, sum(int(np.prod(t.shape)) for t in self.tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told how work goes on: each is called with how much more is done."""
+
+    calibrated: Callable[[int], None] = lambda _: None  # tokens
+    written: Callable[[int], None] = lambda _: None  # tensors
+    scored: Callable[[int], None] = lambda _: None  # tokens, before and after
+
+
+def quantize(
+    model: str | Path,
+    out: str | os.PathLike[str],
+    *,
+    type: str = "q4_k_m",
+    calibrate: str | Path | None = None,
+    imatrix: str | Path | None = None,
+    evaluate: str | Path | None = None,
+    device: str = "auto",
+    threads: int = 0,
+    watch: Watch | None = None,
+) -> Quantized:
+    """Writes a model as a GGUF file with packed weights.
+
+    model: a GGUF file, a Hugging Face folder, or a short name. Packed weights are unpacked first, and lose a
+        second time: start from the original where you can.
+    out: the file to write. It is there whole, or not at all.
+    type: one of `trivet.mixes.MIXES`: q4_k_m, q8_0 ... `trivet.mixes` says what each makes of which tensor.
+    calibrate: a UTF-8 text file that is run through the model; columns of weights that meet large activations
+        then err less. A few thousand words of what the model will be used for are enough.
+    imatrix: a file of such measurements in llama.cpp's format: read, or with `calibrate` written.
+    evaluate: a UTF-8 text file, to be scored with the model before and after.
+    device, threads: as for `trivet.load`; packing itself is done by the processors.
+    Raises InputError for a type there is not, NonFiniteError for a weight that is infinite or NaN (names the
+    tensor), UnsupportedError, FileError, and what opening the model raises; then nothing is written.
+
+    >>> quantize("smollm2-135m", "small.gguf", type="q4")
+    Traceback (most recent call last):
+    trivet.errors.InputError: [quantize] type is 'q4'; known: f32, f16, bf16, q8_0, q6_k, q5_k_m, ...
+    """
+    kind = mixes.ALIASES.get(type, type)
+    if kind not in mixes.MIXES:
+        known = ", ".join([*mixes.MIXES, *mixes.ALIASES])
+        raise InputError(f"[quantize] type is {type!r}; known: {known}")
+    watch = watch or Watch()
+    checkpoint = open_checkpoint(resolve(model))
+    target = _target(out, checkpoint)
+    models.build(checkpoint)  # so that what is quantised is a model
+    source = Model(checkpoint, device, threads=threads) if calibrate or evaluate else None
+    text = None if evaluate is None else calibration.read(Path(evaluate))
+    importance = _importance(source, calibrate, imatrix, watch)
+    before = None if source is None or text is None else _nll(source, text, watch)
+    source = None
+    done = _write(checkpoint, target, kind, importance, threads, watch)
+    if text is not None:
+        done.nll_before = before
+        done.nll_after = _nll(Model(open_checkpoint(target), device, threads=threads), text, watch)
+    return done
+
+
+def _target(out: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
+    if not str(out):
+        raise InputError("[quantize] the file to write has an empty name")
+    target = Path(out)
+    if os.path.exists(target) and os.path.exists(checkpoint.path) and target.samefile(checkpoint.path):
+        raise InputError(f"[quantize] {target} is the model itself; write somewhere else")
+    if checkpoint.unsupported:
+        name, tensor = next(iter(checkpoint.unsupported.items()))
+        raise UnsupportedError(
+            f"[quantize] {checkpoint.path.name}: tensor {quoted(name)} has type {tensor.type_name}, which"
+            " trivet does not read"
+        )
+    return target
+
+
+def _importance(
+    source: Model | None, calibrate: str | Path | None, imatrix: str | Path | None, watch: Watch
+) -> Importance | None:
+    if calibrate is None:
+        return None if imatrix is None else calibration.load(imatrix)
+    assert source is not None
+    importance = calibration.collect(source, calibration.read(Path(calibrate)), watch.calibrated)
+    if imatrix is not None:
+        calibration.save(imatrix, importance, Path(calibrate).name)
+        return calibration.load(imatrix)  # so that the file gives the same weights again
+    return importance
+
+
+def _nll(model: Model, text: str, watch: Watch) -> float:
+    ids = model.tokenizer.encode(text, add_special=True)
+    if len(ids) < 2:
+        raise InputError(f"[quantize] the text to score is {len(ids)} tokens; there is nothing to score")
+    window = min(WINDOW, model.context, len(ids))
+    return float(model.nll(ids, window=window, advance=watch.scored).mean())
+
+
+def _write(
+    checkpoint: Checkpoint, target: Path, type: str, importance: Importance | None, threads: int, watch: Watch
+) -> Quantized:
+    kinds = mixes.kinds(checkpoint, type, weighted=importance is not None)
+    weights, notes = _fitting(checkpoint, importance)
+    metadata = packing.carried(checkpoint)
+    metadata["general.file_type"] = np.uint32(mixes.MIXES[type].number)
+    metadata["general.quantization_version"] = np.uint32(2)
+    written = packing.write(
+        target, checkpoint, kinds, metadata, importance=weights, threads=threads, advance=watch.written
+    )
+    notes += _notes(checkpoint, written)
+    return Quantized(
+        target,
+        type,
+        written.tensors,
+        (written.errors / written.squares) ** 0.5 if written.squares else 0.0,
+        sum(entry.nbytes for entry in checkpoint.tensors.values()),
+        sum(tensor.nbytes for tensor in written.tensors),
+        notes,
+    )
+
+
+def _fitting(checkpoint: Checkpoint, importance: Importance | None) -> tuple[packing.Importance, list[str]]:
+    """The weights that are of the model's matrices, and a note where some are not."""
+    if importance is None:
+        return {}, []
+    found = importance.weights()
+    fits = {
+        name: weights
+        for name, weights in found.items()
+        if name in checkpoint.tensors and checkpoint.tensors[name].shape[-1:] == weights.shape
+    }
+    if not fits:
+        raise InputError(
+            "[quantize] the importance matrix is of another model: it names no matrix of this one"
+        )
+    others = len(found) - len(fits)
+    return fits, [f"{others} matrices of the importance matrix are not of this model"] if others else []
+
+
+def _notes(checkpoint: Checkpoint, written: packing.Written) -> list[str]:
+    packed = sum(entry.dtype.is_packed for entry in checkpoint.tensors.values())
+    notes = []
+    if packed:
+        notes.append(f"{packed} tensors were packed before, and have lost twice: start from the original")
+    after = {tensor.name: tensor.after for tensor in written.tensors}
+    for name, kind in written.unfit.items():
+        notes.append(f"{quoted(name)} is {after[name]}: its values are too large, or too small, for {kind}")
+    return notes

@@ -335,7 +335,7 @@ def positive(metadata: Mapping[str, Any], key: str, default: int | None = None) 
     if value is None:
         raise ModelError(f"[load] metadata {key} is missing")
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value < 2**31:
-        raise ModelError(f"[load] metadata {key} is {value!r}; wanted an integer from 1 to 2^31-1")
+        raise ModelError(f"[load] metadata {key} is {value!r:.50}; wanted an integer from 1 to 2^31-1")
     return int(value)
 
 
@@ -346,8 +346,9 @@ def number(
     value = metadata.get(key, default)
     if value is None:
         raise ModelError(f"[load] metadata {key} is missing")
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        raise ModelError(f"[load] metadata {key} is {value!r}; wanted a finite number")
+    real = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not real or (isinstance(value, int) and abs(value) >= 2**64) or not math.isfinite(value):
+        raise ModelError(f"[load] metadata {key} is {value!r:.50}; wanted a finite number")
     if value < least:
-        raise ModelError(f"[load] metadata {key} is {value!r}; wanted {least:g} or more")
+        raise ModelError(f"[load] metadata {key} is {value!r:.50}; wanted {least:g} or more")
     return float(value)

@@ -77,7 +77,7 @@ class Config(DecoderConfig):
         return Config(
             **given,
             eps=real("attention.layer_norm_rms_epsilon"),
-            scale=real("attention.scale", share**-0.5),
+            scale=number(checkpoint.metadata, f"{name}.attention.scale", share**-0.5, least=1e-6),
             softcap=real("attn_logit_softcapping", family.softcap),
             final_softcap=real("final_logit_softcapping", family.final_softcap),
             windows=windows(checkpoint, layers, family.period, family.window),
@@ -186,7 +186,8 @@ def hf_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hf_rope_metadata(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Gemma 3 has a rotation for each kind of layer: two mappings in new files, two bases in older ones."""
-    both = config.get("rope_parameters") or {}
+    both = config.get("rope_parameters")
+    both = both if isinstance(both, Mapping) else {}
     far = {**config, "rope_parameters": both["full_attention"]} if "full_attention" in both else config
     metadata = hf_rope_metadata(
         name, far, config["head_dim"], FAMILIES[name].theta, known=("default", "linear")

@@ -50,6 +50,8 @@ class Config(DecoderConfig):
     def from_metadata(checkpoint: Checkpoint) -> Config:
         given, metadata = sizes(checkpoint), checkpoint.metadata
         rope = Rope.from_metadata(checkpoint, given["head_dim"])
+        if (LONG in checkpoint.tensors) != (SHORT in checkpoint.tensors):
+            raise ModelError(f"[load] of the tensors {LONG} and {SHORT}, one is missing")
         return Config(
             **given,
             eps=number(metadata, "phi3.attention.layer_norm_rms_epsilon", least=0.0),

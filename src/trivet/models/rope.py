@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import ops
-from trivet.errors import ModelError, UnsupportedError
+from trivet.errors import InputError, ModelError, UnsupportedError
 from trivet.models.checkpoint import Checkpoint, number, positive
 
 F32 = npt.NDArray[np.float32]
@@ -43,7 +43,7 @@ class Rope:
         if dim % 2 or dim > head_dim:
             raise ModelError(f"[load] {name}.dimension_count {dim} is odd, or over the head's {head_dim}")
         base = number(metadata, f"{name}.freq_base", theta, least=1e-6)
-        inv_freq, scale = ops.rope_frequencies(dim, base, _scaling(metadata, name))
+        inv_freq, scale = _frequencies(name, dim, base, _scaling(metadata, name))
         factors = divisors(checkpoint, "rope_freqs.weight", dim // 2)
         return Rope(inv_freq if factors is None else inv_freq / factors, scale)
 
@@ -53,13 +53,21 @@ class Rope:
         return table
 
 
+def _frequencies(name: str, dim: int, base: float, scaling: Mapping[str, Any] | None) -> tuple[F64, float]:
+    try:
+        found: tuple[F64, float] = ops.rope_frequencies(dim, base, scaling)
+    except InputError as error:
+        raise ModelError(f"[load] {name}.freq_base, {name}.scaling: {error}") from None
+    return found
+
+
 def divisors(checkpoint: Checkpoint, name: str, count: int) -> F64 | None:
     """A tensor that frequencies are divided by, if the file has it."""
     if checkpoint.find(name, (count,)) is None:
         return None
     factors = checkpoint.tensors[name].values().astype(np.float64)
-    if not (np.isfinite(factors).all() and (factors > 0).all()):
-        raise ModelError(f"[load] tensor {name!r} holds numbers that are not positive")
+    if not ((factors > 1e-9) & (factors < 1e9)).all():
+        raise ModelError(f"[load] tensor {name!r} holds numbers beyond 1e-9 to 1e9")
     return factors
 
 
@@ -72,6 +80,8 @@ def _scaling(metadata: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         return None
     old = number(metadata, f"{name}.scale_linear", 0.0, least=0.0)
     factor = number(metadata, f"{name}.scaling.factor", old, least=0.0) or 1.0
+    if not 1e-6 <= factor <= 1e9:
+        raise ModelError(f"[load] {name}.scaling.factor is {factor}; wanted 1e-6 to 1e9, or 0 for none")
     if kind == "linear":
         return None if factor == 1.0 else {"type": kind, "factor": factor}
     scaling = {"type": kind, "factor": factor}
@@ -119,8 +129,11 @@ def hf_rope_metadata(
     if kind not in known:
         raise ModelError(f"[load] config.json: rope_type is {kind!r}; known: {', '.join(known)}")
     part = number(rope, "partial_rotary_factor", partial or 1.0, least=0.0)
-    if partial is None and part != 1.0:
-        raise ModelError(f"[load] config.json: partial_rotary_factor is {part}; {name} rotates whole heads")
+    if part > 1.0 or (partial is None and part != 1.0):
+        raise ModelError(
+            f"[load] config.json: partial_rotary_factor is {part}; {name} rotates"
+            + (" whole heads" if partial is None else " a part of each head")
+        )
     keys: dict[str, Any] = {
         "freq_base": number(rope, "rope_theta", theta, least=1e-6),
         "dimension_count": positive({"partial_rotary_factor": int(head_dim * part)}, "partial_rotary_factor"),
@@ -141,12 +154,12 @@ def _hf_yarn(rope: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("beta_fast", "beta_slow"):
         if rope.get(key) is not None:
             keys[f"scaling.yarn_{key}"] = number(rope, key, least=1e-6)
-    for key in ("attention_factor", "mscale", "mscale_all_dim"):
-        if rope.get(key) is not None:
-            number(rope, key, least=1e-6)
-    _, scale = ops.rope_frequencies(2, 10000.0, rope)
-    if scale != yarn_attention(rope["factor"]):
-        keys["scaling.attn_factor"] = scale / yarn_attention(rope["factor"])
+    scales = ("attention_factor", "mscale", "mscale_all_dim")
+    given = {key: number(rope, key, least=1e-6) for key in scales if rope.get(key) is not None}
+    given |= {"factor": number(rope, "factor", least=1e-6), "original_context": 1.0}
+    _, scale = ops.rope_frequencies(2, 10000.0, given | {"type": "yarn"})
+    if scale != yarn_attention(given["factor"]):
+        keys["scaling.attn_factor"] = scale / yarn_attention(given["factor"])
     return keys
 
 
@@ -204,10 +217,11 @@ def _llama3(factors: F64, dim: int, base: float) -> dict[str, Any]:
     if inside.sum() >= 2:
         smooth = (1 / factors[inside] - 1 / factor) / (1 - 1 / factor)
         slope, offset = np.polyfit(plain[inside], smooth, 1)
-        high = 1 - 1 / offset
-        rope |= {"high_freq_factor": round(float(high), 4)}
-        rope |= {"original_max_position_embeddings": round(float(slope * 2 * math.pi * (high - 1)))}
-        made = hf_llama3({"rope_parameters": rope | {"rope_theta": base}}, dim)["rope_freqs.weight"]
-        if np.allclose(made, factors, rtol=1e-3):
-            return rope
+        high = 1 - 1 / min(float(offset), -1e-6)  # the line is below 0 where the frequency is 0
+        context = float(slope) * 2 * math.pi * (high - 1)
+        if 1 <= context < 2**31:
+            rope |= {"high_freq_factor": round(high, 4), "original_max_position_embeddings": round(context)}
+            made = hf_llama3({"rope_parameters": rope | {"rope_theta": base}}, dim)["rope_freqs.weight"]
+            if np.allclose(made, factors, rtol=1e-3):
+                return rope
     raise UnsupportedError("[config.json] there are no words for the tensor rope_freqs.weight")

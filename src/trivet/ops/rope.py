@@ -83,17 +83,27 @@ def _yarn(base: Any, theta: float, scaling: Mapping[str, Any]) -> tuple[Any, flo
     """Fast frequencies stay, slow ones are divided by the factor, and a ramp over the index joins them."""
     factor, context = _need(scaling, "factor"), _need(scaling, "original_context")
     dim = 2 * len(base)
+    if theta == 1:
+        raise InputError("[rope_frequencies] theta is 1, of which yarn can make nothing")
+    fast, slow = (_turns(scaling, key, default) for key, default in (("beta_fast", 32), ("beta_slow", 1)))
 
     def index(turns: float) -> float:
         """The index of the frequency that makes `turns` turns over the original context."""
         return dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low, high = index(float(scaling.get("beta_fast") or 32)), index(float(scaling.get("beta_slow") or 1))
+    low, high = index(fast), index(slow)
     if scaling.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     ramp = np.clip((np.arange(len(base)) - low) / max(high - low, 0.001), 0, 1)
     return base / factor * ramp + base * (1 - ramp), _yarn_scale(factor, scaling)
+
+
+def _turns(scaling: Mapping[str, Any], key: str, default: float) -> float:
+    value = _need({key: scaling.get(key) or default}, key)
+    if not 1e-9 < value < 1e9:
+        raise InputError(f"[rope_frequencies] scaling[{key!r}] is {value!r}, wanted 1e-9 to 1e9")
+    return value
 
 
 def _yarn_scale(factor: float, scaling: Mapping[str, Any]) -> float:

@@ -39,7 +39,7 @@ def lines() -> list[str]:
 
 @functools.cache
 def byte_model() -> dict[str, Any]:
-    """A BPE model over bytes; see the top."""
+    """The vocabulary and merges of a BPE model over bytes; see the top."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     joined = ["".join(lines()[i : i + 4]) for i in range(0, len(lines()), 4)]
@@ -53,8 +53,9 @@ def byte_model() -> dict[str, Any]:
     merges |= {(spelled[a], spelled[b]): None for a in ends for b in begins}
     for left, right in merges:
         model["vocab"].setdefault(left + right, len(model["vocab"]))
-    model["merges"] = [list(pair) for pair in merges]
-    return model
+    for word in ("Zebra", "\u0120Zebra", "8642"):  # no merges make them: for ignore_merges
+        model["vocab"].setdefault(word, len(model["vocab"]))
+    return {"vocab": model["vocab"], "merges": [list(pair) for pair in merges]}
 
 
 def _bytes_in_order() -> list[int]:
@@ -235,7 +236,9 @@ FAMILIES = {
     "qwen2": lambda: byte_level(*_splits("qwen2"), normalizer=NFC),
     "qwen3.5": lambda: byte_level(*_splits("qwen35")),
     "stablelm2": lambda: byte_level(*_splits("stablelm2")),
-    "mistral-nemo": lambda: byte_level(*_splits("tekken"), post_processor=template("<|endoftext|>")),
+    "mistral-nemo": lambda: byte_level(
+        *_splits("tekken"), whole_pieces=True, post_processor=template("<|endoftext|>")
+    ),
     "deepseek-llm": lambda: _deepseek("deepseek-llm"),
     "deepseek-coder": lambda: _deepseek("deepseek-coder"),
     "deepseek-v3": lambda: _deepseek("deepseek-v3"),

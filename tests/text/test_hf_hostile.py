@@ -175,7 +175,7 @@ def test_more_tokens_than_rows() -> None:
         (
             "tokenizer.json",
             '{"model": {"type": "BPE", "vocab": {"\\ud800": 0}, "merges": []}}',
-            "pre_tokenizer",
+            "surrogates",
         ),
         ("tokenizer_config.json", '{"chat_template": 7}', "chat_template is 7"),
         ("tokenizer_config.json", '{"bos_token": ["a"]}', "bos_token is"),

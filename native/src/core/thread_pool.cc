@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/processors.h"
+#include "core/read_ahead.h"
 #include "core/run_watch.h"
 
 namespace tv {
@@ -40,6 +41,33 @@ void relax() {
 
 // Set while this thread runs a body: a nested run() must not wait for the pool it is inside of.
 thread_local bool inside_run = false;
+thread_local int own_index = 0;
+
+constexpr size_t kAhead = size_t{1} << 18;  // bytes of what is expected that a waiting thread fetches
+
+// What expect() was told last. Address and length may be of different calls when they are read, and numbers:
+// fetching what is not there does no harm.
+alignas(64) std::atomic<uintptr_t> expected{0};
+std::atomic<size_t> expected_bytes{0};
+
+// A waiting thread's part of it.
+struct Fetch {
+  uintptr_t data = 0, next = 0, end = 0;
+
+  // The next few cache lines, into the second cache; false when there is nothing left to fetch.
+  bool some(size_t threads) {
+    const uintptr_t from = expected.load(std::memory_order_relaxed);
+    if (from != data) {
+      const size_t part = expected_bytes.load(std::memory_order_relaxed) / threads;
+      data = from;
+      next = from + part * static_cast<size_t>(own_index);
+      end = next + std::min(part, kAhead);
+    }
+    if (next >= end) return false;
+    for (int i = 0; i < 4; ++i, next += 64) __builtin_prefetch(reinterpret_cast<const char*>(next), 0, 2);
+    return true;
+  }
+};
 
 int default_threads() {
   const char* text = std::getenv("TRIVET_THREADS");
@@ -54,6 +82,13 @@ int default_threads() {
 }
 
 }  // namespace
+
+void ReadAhead::expect(const void* data, size_t bytes) {
+  expected_bytes.store(bytes, std::memory_order_relaxed);
+  expected.store(reinterpret_cast<uintptr_t>(data), std::memory_order_relaxed);
+}
+
+int ReadAhead::thread() { return own_index; }
 
 struct ThreadPool::Impl {
   // One run's work. Workers read it only between joining (active + 1) and leaving (active - 1).
@@ -71,7 +106,8 @@ struct ThreadPool::Impl {
   std::mutex sleep_mutex;
   std::condition_variable wake;
   std::atomic<int> sleepers{0};
-  int spins = 0;  // 0 when there are more threads than cores: then waiting threads only yield
+  int spins = 0;       // 0 when there are more threads than cores: then waiting threads only yield
+  size_t threads = 1;  // that were asked for
   std::vector<std::thread> workers;
 
   void work() {
@@ -85,11 +121,12 @@ struct ThreadPool::Impl {
   }
 
   // Waits for a generation other than `seen`; false when the pool stops.
-  bool wait(uint64_t seen) {
+  bool wait(uint64_t seen, Fetch& fetch) {
     const auto until = std::chrono::steady_clock::now() + kSpin;
     for (int i = 0;; ++i) {
       if (stop.load(std::memory_order_acquire)) return false;
       if (generation.load(std::memory_order_acquire) != seen) return true;
+      if (spins != 0 && fetch.some(threads)) continue;
       if (i % 64 < spins) {
         relax();
         continue;
@@ -114,8 +151,10 @@ struct ThreadPool::Impl {
   }
 
   void loop(int worker) {
+    own_index = worker;
     uint64_t seen = 0;
-    while (wait(seen)) {
+    Fetch fetch;
+    while (wait(seen, fetch)) {
       // Join, then look again: the caller closes the run (makes the generation even) before it waits for
       // `active` to fall to zero, so either it sees us or we see that it has closed.
       active.fetch_add(1);
@@ -139,6 +178,7 @@ ThreadPool::ThreadPool(int n_threads) : impl_(new Impl) {
   if (n_threads < 1 || n_threads > ThreadPool::kMost)
     fail(Status::invalid_argument, "n_threads is %d: wanted 1 to %d, or 0 for the default", n_threads,
          ThreadPool::kMost);
+  impl_->threads = static_cast<size_t>(n_threads);
   impl_->spins = n_threads <= processor_cores() ? 63 : 0;
   Impl* impl = impl_.get();
   try {

@@ -13,12 +13,26 @@ struct FloatColumns {
   int64_t step, strip;
 };
 
-// kRows by kColumns sums (+)= a panel of A (kRows values a step) times columns of B, each sum one chain of
-// fused multiply-adds over k in order. The sums begin with `from`, or with 0. kFetch: B comes from the second
-// cache.
-template <int kRows, int kColumns, bool kFetch>
-static void multiply_floats(int64_t k, const float* a, FloatColumns b, const float* from, float* to,
-                            int64_t to_step) {
+// A panel of A: kRows values a step.
+template <int kRows>
+struct FloatPanel {
+  const float* at;
+  [[gnu::always_inline]] float value(int r) const { return at[r]; }
+  [[gnu::always_inline]] void step() { at += kRows; }
+};
+
+// Rows of A where they stand, contiguous in k and `row` apart.
+struct FloatRows {
+  const float* at;
+  int64_t row;
+  [[gnu::always_inline]] float value(int r) const { return at[r * row]; }
+  [[gnu::always_inline]] void step() { ++at; }
+};
+
+// kRows by kColumns sums (+)= rows of A times columns of B, each sum one chain of fused multiply-adds over k
+// in order. The sums begin with `from`, or with 0. kFetch: B comes from the second cache.
+template <int kRows, int kColumns, bool kFetch, class A>
+static void multiply_floats(int64_t k, A a, FloatColumns b, const float* from, float* to, int64_t to_step) {
   constexpr int kVectors = kColumns / kLanes;
   F32 sum[kRows][kVectors];
 #pragma GCC unroll 12
@@ -33,11 +47,11 @@ static void multiply_floats(int64_t k, const float* a, FloatColumns b, const flo
     for (int v = 0; v < kVectors; ++v) lanes[v] = load(b.at + v * b.strip);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
-      const F32 value = broadcast(a[r]);
+      const F32 value = broadcast(a.value(r));
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) sum[r][v] = fma(value, lanes[v], sum[r][v]);
     }
-    a += kRows, b.at += b.step;
+    a.step(), b.at += b.step;
   };
   // A few lines at a time: more of them would hold up what is read now.
   const int64_t first = k < kRows ? k : kRows;
@@ -75,7 +89,7 @@ static void multiply_across(int64_t k, const float* a, const typename As::Elemen
   }
   for (int64_t p = 0; p < k; p += kSquare, a += kSquare * kRows) {
     for (int64_t i = 0; ahead != nullptr && i < fetched; ++i, ahead += across * size)
-      for (int64_t line = 0; line < k * size; line += 64) __builtin_prefetch(ahead + line);
+      for (int64_t line = 0; line < k * size; line += 64) __builtin_prefetch(ahead + line, 0, 2);
 #pragma GCC unroll 2
     for (int s = 0; s < 2; ++s) {
       const typename As::Element* lanes = b + s * kLanes * across + p;
@@ -95,11 +109,15 @@ static void multiply_across(int64_t k, const float* a, const typename As::Elemen
 template <class As, int kRows>
 static void multiply_along(int64_t k, const float* a, const typename As::Element* b, int64_t row,
                            int64_t columns, float* sums, int64_t step) {
-  constexpr int kTaken = kRows == 4 ? 4 : 8;  // rows of B at a time
+#if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
+  constexpr int kTaken = kRows == 1 ? 16 : kRows == 4 ? 4 : 8;  // rows of B at a time
+#else
+  constexpr int kTaken = kRows == 4 ? 4 : 8;
+#endif
   const auto take = [&]<int kCount>(int64_t p) {
     const typename As::Element* from = b + p * row;
     F32 values[kCount][kRows];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < kCount; ++i)
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) values[i][r] = broadcast(a[(p + i) * kRows + r]);
@@ -107,7 +125,7 @@ static void multiply_along(int64_t k, const float* a, const typename As::Element
       F32 sum[kRows];
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sum[r] = load(sums + r * step + j);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int i = 0; i < kCount; ++i) {
         const F32 x = load_row(i);
 #pragma GCC unroll 4
@@ -117,11 +135,7 @@ static void multiply_along(int64_t k, const float* a, const typename As::Element
       for (int r = 0; r < kRows; ++r) store(sums + r * step + j, sum[r]);
     };
     int64_t j = 0;
-    for (; j + kLanes <= columns; j += kLanes)
-      add(j, [&](int i) {
-        __builtin_prefetch(from + (i + kCount) * row + j, 0, 2);
-        return As::load(from + i * row + j);
-      });
+    for (; j + kLanes <= columns; j += kLanes) add(j, [&](int i) { return As::load(from + i * row + j); });
     if (j < columns)
       add(j, [&](int i) {
         typename As::Element last[kLanes] = {};
@@ -220,14 +234,15 @@ struct FloatEngine {
   static void multiply_panels(int width, const float* x, FloatColumns b, int64_t k, const float* from,
                               float* to, int64_t step) {
     switch (width) {
-      case 1: return multiply_floats<1, kStreamed, kFetch>(k, x, b, from, to, step);
-      case 2: return multiply_floats<2, kStreamed, kFetch>(k, x, b, from, to, step);
-      case kHeld: return multiply_floats<kHeld, kStreamed, kFetch>(k, x, b, from, to, step);
+      case 1: return multiply_floats<1, kStreamed, kFetch>(k, FloatPanel<1>{x}, b, from, to, step);
+      case 2: return multiply_floats<2, kStreamed, kFetch>(k, FloatPanel<2>{x}, b, from, to, step);
+      case kHeld:
+        return multiply_floats<kHeld, kStreamed, kFetch>(k, FloatPanel<kHeld>{x}, b, from, to, step);
 #if !defined(TV_ISA_SCALAR)
-      case 4: return multiply_floats<4, kStreamed, kFetch>(k, x, b, from, to, step);
+      case 4: return multiply_floats<4, kStreamed, kFetch>(k, FloatPanel<4>{x}, b, from, to, step);
 #endif
 #if defined(TV_ISA_AVX512) || defined(TV_ISA_NEON)
-      case 8: return multiply_floats<8, kStreamed, kFetch>(k, x, b, from, to, step);
+      case 8: return multiply_floats<8, kStreamed, kFetch>(k, FloatPanel<8>{x}, b, from, to, step);
 #endif
     }
   }
@@ -251,6 +266,7 @@ struct FloatColumnsEngine {
   static constexpr int64_t kBlockK = 256, kBlockRows = 256, kBlockColumns = 1020;
 #endif
   static constexpr int64_t kFewRows = 0;
+  static constexpr int64_t kFewColumns = 288;
   static constexpr bool kTurned = true;
   static constexpr int kAlong = 0, kStep = kHeld;
   static constexpr bool kFetches = true;  // multiply() does
@@ -261,18 +277,25 @@ struct FloatColumnsEngine {
   static void pack_held(Left b, int columns, int width, int64_t k, void* panel) {
     pack_floats<AsB>(b.data, b.column, b.row, k, columns, width, static_cast<float*>(panel));
   }
+  // A panel, or rows where they stand, if so few columns meet them that packing them would not pay.
   struct Streamed {
     const float* panel;
     int width;
+    FloatRows standing = {nullptr, 0};
   };
-  static Streamed stream(Right a, int rows, int64_t k, int64_t, void* panel) {
+  static Streamed stream(Right a, int rows, int64_t k, int64_t columns, void* panel) {
     const int width = Rows::held_width(rows, rows);
+    if constexpr (sizeof *a.data == sizeof(float))
+      if (rows == Rows::kHeld && a.row == 1 && columns <= kFewColumns)
+        return {nullptr, width, {a.data, a.column}};
     pack_floats<As>(a.data, a.row, a.column, k, rows, width, static_cast<float*>(panel));
     return {static_cast<float*>(panel), width};
   }
   static void multiply(int, Streamed rows, int64_t k, const void* columns, const float* from, float* to,
                        int64_t step) {
     const FloatColumns b = {static_cast<const float*>(columns), kHeld, kLanes};
+    if (rows.panel == nullptr)
+      return multiply_floats<Rows::kHeld, kHeld, true>(k, rows.standing, b, from, to, step);
     Rows::template multiply_panels<true>(rows.width, rows.panel, b, k, from, to, step);
   }
 };

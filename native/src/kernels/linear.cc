@@ -119,16 +119,19 @@ void run_packed(const Call* calls, int n) {
         quantise_token(x, first + t, held, Arranged<Block>::kOffset, Arranged<Block>::kHalves,
                        codes + t * kQuantBlock, scales + t);
     });
-    group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
+    group.each_thread([&](auto&& each) {
       alignas(64) float acc[kTokenTile * kStrip];
-      for (int64_t s = begin; s < end; ++s) {
-        const uint8_t* strip = units_at(call, c, s, 1);
-        for (int64_t t = 0; t < held; t += kTokenTile) {
-          const int count = held - t < kTokenTile ? static_cast<int>(held - t) : kTokenTile;
-          multiply_strip<Block>(strip, k, codes + t * kQuantBlock, scales + t, held, count, acc);
-          for (int i = 0; i < count; ++i) put(call, first + t + i, s * kStrip, kStrip, acc + i * kStrip);
+      each([&](const Piece& piece) {
+        for (int64_t s = piece.begin; s < piece.end; ++s) {
+          const uint8_t* strip = piece.arranged(s, 1);
+          for (int64_t t = 0; t < held; t += kTokenTile) {
+            const int count = held - t < kTokenTile ? static_cast<int>(held - t) : kTokenTile;
+            multiply_strip<Block>(strip, k, codes + t * kQuantBlock, scales + t, held, count, acc);
+            for (int i = 0; i < count; ++i)
+              put(piece.call, first + t + i, s * kStrip, kStrip, acc + i * kStrip);
+          }
         }
-      }
+      });
     });
   }
 }
@@ -137,17 +140,17 @@ void run_packed(const Call* calls, int n) {
 
 constexpr int64_t kFewTokens = 4;  // up to here tiles are too empty to pay
 
-// Strips s and s + 1 (or s alone) times `held` tokens, the first of which is `first`.
+// Strips s and s + 1 (or s alone) of a piece times `held` tokens, the first of which is `first`.
 template <class Block>
-void run_tile_strips(const Call& call, const Cut& c, int64_t s, int64_t end, int64_t first, int64_t held,
-                     const int16_t* codes, const TokenScale* scales) {
+void run_tile_strips(const Piece& piece, int64_t s, int64_t first, int64_t held, const int16_t* codes,
+                     const TokenScale* scales) {
   constexpr int64_t kWidth = kTokenGroup * kStrip;
-  const int64_t blocks = call.in[1].dim(1) / kQuantBlock, strips = end - s < 2 ? 1 : 2;
+  const int64_t blocks = piece.call.in[1].dim(1) / kQuantBlock, strips = piece.end - s < 2 ? 1 : 2;
   TileBlock<Block> unpacked[2][kSlab];
   alignas(64) float acc[kTokenBlock / kTokenGroup][2 * kWidth];
   std::memset(acc, 0, static_cast<size_t>((held + kTokenGroup - 1) / kTokenGroup) * sizeof *acc);
-  const uint8_t* at[2] = {units_at(call, c, s, strips), nullptr};
-  at[1] = at[0] + (strips - 1) * c.form.bytes;
+  const uint8_t* at[2] = {piece.arranged(s, strips), nullptr};
+  at[1] = at[0] + (strips - 1) * piece.cut.form.bytes;
   for (int64_t b = 0; b < blocks; b += kSlab) {
     const int64_t count = blocks - b < kSlab ? blocks - b : kSlab;
     for (int i = 0; i < 2; ++i) at[i] = unpack_tiles<Block>(at[i], count, unpacked[i]);
@@ -158,7 +161,7 @@ void run_tile_strips(const Call& call, const Cut& c, int64_t s, int64_t end, int
   }
   for (int64_t t = 0; t < held; ++t)
     for (int64_t i = 0; i < strips; ++i)
-      put(call, first + t, (s + i) * kStrip, kStrip,
+      put(piece.call, first + t, (s + i) * kStrip, kStrip,
           acc[t / kTokenGroup] + i * kWidth + t % kTokenGroup * kStrip);
 }
 
@@ -192,10 +195,12 @@ void run_tiles(const Call* calls, int n) {
                        Arranged<Block>::kOffset, Arranged<Block>::kHalves, codes + t * k,
                        scales + t * blocks);
     });
-    group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
+    group.each_thread([&](auto&& each) {
       const Tiles tiles;
-      for (int64_t s = begin; s < end; s += 2)
-        run_tile_strips<Block>(call, c, s, end, first, held, codes, scales);
+      each([&](const Piece& piece) {
+        for (int64_t s = piece.begin; s < piece.end; s += 2)
+          run_tile_strips<Block>(piece, s, first, held, codes, scales);
+      });
     });
   }
 }

@@ -1,7 +1,8 @@
-// How a call of linear is cut: the weight stands arranged in units of 16 or 32 rows, and a chunk of units is
-// what a thread takes at a time.
+// How a call of linear is cut: the weight stands arranged in units of 16 or 32 rows, and a piece is as many
+// units as a thread takes at a time.
 #pragma once
 
+#include "core/read_ahead.h"
 #include "kernels/gemm_pack.h"
 #include "kernels/linear_float.h"
 #include "kernels/linear_packed.h"
@@ -9,8 +10,7 @@
 namespace tv::TV_ISA {
 namespace {
 
-constexpr int64_t kStream = 524288;  // bytes of weights a thread should read in one go
-constexpr int64_t kMostRounds = 8;   // chunks for each thread, so that a late one does not hold up the others
+constexpr int64_t kPieceBytes = 16384;  // of weights: what one is taken for must outweigh the taking
 
 // How an arranged weight is made up.
 struct Form {
@@ -46,51 +46,56 @@ inline void arrange_all(const Form& form, const View& w, void* prepared, ThreadP
   });
 }
 
-// Scratch: x_bytes of activations as the kernel wants them, then a few arranged units per chunk if the weight
-// comes as it is.
+// Scratch: x_bytes of activations as the kernel wants them, then a few arranged units for each thread if the
+// weight comes as it is.
 struct Cut {
   Form form;
-  int64_t units, grain, x_bytes;
-  int64_t at_once;  // units that strips_at() is asked for
-  int64_t chunks() const { return grain == 0 ? 0 : (units + grain - 1) / grain; }
-  int64_t chunk_bytes() const { return round_up(form.bytes * at_once, 64); }
+  int64_t units, x_bytes;
+  int64_t at_once;  // units that Piece::arranged() is asked for
+  int64_t per_piece;
+  int64_t pieces() const { return (units + per_piece - 1) / per_piece; }
+  int64_t own_bytes() const { return round_up(form.bytes * at_once, 64); }
   size_t scratch(const Call& call) const {
-    const int64_t arranged = call.prepared ? 0 : chunks() * chunk_bytes();
+    const int64_t arranged = call.prepared ? 0 : call.pool->size() * own_bytes();
     return static_cast<size_t>(round_up(x_bytes, 64) + arranged);
   }
 };
 
-// The largest share of a thread when it takes `grain` units at a time.
-inline int64_t largest_share(int64_t units, int64_t threads, int64_t grain) {
-  const int64_t chunks = (units + grain - 1) / grain;
-  return (chunks + threads - 1) / threads * grain;
-}
-
-// Few tokens: memory-bound, so threads stream long pieces. Many: small pieces balance better.
 inline Cut cut(const Call& call, const Form& form, int64_t x_bytes, int64_t at_once) {
-  Cut c = {form, form.units(call.in[1]), 0, x_bytes, at_once};
-  const int64_t threads = call.pool->size();
-  int64_t rounds = call.in[0].rows() >= 8 ? kMostRounds : c.units * form.bytes / (threads * kStream);
-  rounds = rounds < 1 ? 1 : rounds > kMostRounds ? kMostRounds : rounds;
-  for (; rounds >= 1; --rounds) {
-    int64_t grain = round_up((c.units + threads * rounds - 1) / (threads * rounds), at_once);
-    if (c.grain == 0 || largest_share(c.units, threads, grain) < largest_share(c.units, threads, c.grain))
-      c.grain = grain;
+  const int64_t whole = round_up(kPieceBytes / (form.bytes + 1) + 1, at_once);
+  return {form, form.units(call.in[1]), x_bytes, at_once, whole};
+}
+
+// Units begin .. end - 1 of a call, for the thread that took them.
+struct Piece {
+  const Call& call;
+  const Cut& cut;
+  int64_t begin, end;
+  int64_t thread;  // from 0, no two at a time alike
+
+  // `count` arranged units from u: of the prepared copy, or made now in the thread's own scratch.
+  const uint8_t* arranged(int64_t u, int64_t count) const {
+    const Form& form = cut.form;
+    if (call.prepared) return static_cast<const uint8_t*>(call.prepared) + u * form.bytes;
+    uint8_t* own = static_cast<uint8_t*>(call.scratch) + round_up(cut.x_bytes, 64) + thread * cut.own_bytes();
+    for (int64_t i = 0; i < count; ++i) form.arrange(call.in[1], (u + i) * form.rows, own + i * form.bytes);
+    return own;
   }
-  return c;
-}
+};
 
-// `count` arranged units from u: of the prepared copy, or made now in the chunk's own scratch.
-inline const uint8_t* units_at(const Call& call, const Cut& c, int64_t u, int64_t count) {
-  if (call.prepared) return static_cast<const uint8_t*>(call.prepared) + u * c.form.bytes;
-  uint8_t* own =
-      static_cast<uint8_t*>(call.scratch) + round_up(c.x_bytes, 64) + u / c.grain * c.chunk_bytes();
-  for (int64_t i = 0; i < count; ++i)
-    c.form.arrange(call.in[1], (u + i) * c.form.rows, own + i * c.form.bytes);
-  return own;
-}
+// The pieces that are a thread's own: `next` is the first that nobody has taken.
+struct alignas(64) Share {
+  int64_t next, end;
 
-// Calls on the same activations, whose chunks are handed out as those of one.
+  // The index of a piece, or -1 when none is left.
+  int64_t take() {
+    if (__atomic_load_n(&next, __ATOMIC_RELAXED) >= end) return -1;
+    const int64_t at = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+    return at < end ? at : -1;
+  }
+};
+
+// Calls on the same activations, whose pieces are handed out as those of one.
 struct Group {
   const Call* calls;
   int n;
@@ -98,20 +103,33 @@ struct Group {
 
   const Call& first() const { return calls[0]; }
 
-  // f(call, cut, begin, end) for the units of every chunk.
+  // Calls f(each) on every thread; each(g) calls g(piece) for the pieces that fall to it. A thread streams
+  // its own share from front to end, which ReadAhead counts on, and then helps where others are
+  // late.
   template <class F>
-  void each_chunk(F&& f) const {
-    int64_t ends[kMostTogether], chunks = 0;
-    for (int i = 0; i < n; ++i) ends[i] = chunks += cuts[i].chunks();
-    first().pool->parallel_for(chunks, 1, [&](int64_t from, int64_t to) {
-      for (int64_t chunk = from; chunk < to; ++chunk) {
-        int i = 0;
-        while (chunk >= ends[i]) ++i;
-        const int64_t begin = (chunk - (i == 0 ? 0 : ends[i - 1])) * cuts[i].grain;
-        const int64_t end = begin + cuts[i].grain;
-        f(calls[i], cuts[i], begin, end < cuts[i].units ? end : cuts[i].units);
-      }
+  void each_thread(F&& f) const {
+    int64_t ends[kMostTogether], pieces = 0;
+    for (int i = 0; i < n; ++i) ends[i] = pieces += cuts[i].pieces();
+    const int64_t threads = first().pool->size();
+    Share shares[ThreadPool::kMost];
+    for (int64_t t = 0; t < threads; ++t) shares[t] = {pieces * t / threads, pieces * (t + 1) / threads};
+    first().pool->parallel_for(threads, 1, [&](int64_t thread, int64_t) {
+      f([&](auto&& g) {
+        for (int64_t turn = 0; turn < threads; ++turn) {
+          Share& share = shares[(ReadAhead::thread() + turn) % threads];
+          for (int64_t at = share.take(); at >= 0; at = share.take()) g(piece(ends, at, thread));
+        }
+      });
     });
+  }
+
+ private:
+  Piece piece(const int64_t* ends, int64_t at, int64_t thread) const {
+    int i = 0;
+    while (at >= ends[i]) ++i;
+    const int64_t begin = (at - (i == 0 ? 0 : ends[i - 1])) * cuts[i].per_piece;
+    const int64_t end = begin + cuts[i].per_piece;
+    return {calls[i], cuts[i], begin, end < cuts[i].units ? end : cuts[i].units, thread};
   }
 };
 

@@ -59,15 +59,17 @@ void run_dense_strips(const Call& call, const typename Dense::Element* w, int64_
 template <class Dense>
 void run_dense_block(const Group& group, const float* x, int64_t first, int64_t count) {
   using E = typename Dense::Element;
-  group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; s += kTileStrips) {
-      const int64_t strips = end - s < kTileStrips ? end - s : kTileStrips;
-      const E* w = reinterpret_cast<const E*>(units_at(call, c, s, strips));
-      if (strips == kTileStrips)
-        run_dense_strips<Dense, kTileStrips>(call, w, s, x, first, count);
-      else
-        run_dense_strips<Dense, 1>(call, w, s, x, first, count);
-    }
+  group.each_thread([&](auto&& each) {
+    each([&](const Piece& piece) {
+      for (int64_t s = piece.begin; s < piece.end; s += kTileStrips) {
+        const int64_t strips = piece.end - s < kTileStrips ? piece.end - s : kTileStrips;
+        const E* w = reinterpret_cast<const E*>(piece.arranged(s, strips));
+        if (strips == kTileStrips)
+          run_dense_strips<Dense, kTileStrips>(piece.call, w, s, x, first, count);
+        else
+          run_dense_strips<Dense, 1>(piece.call, w, s, x, first, count);
+      }
+    });
   });
 }
 

@@ -322,7 +322,7 @@ void multiply_strip(const uint8_t* w, int64_t k, const int16_t* codes, const Tok
       if constexpr (L::kMin) dmin = load_rows_f16(w + 32);
       w += L::kHeaderBytes;
     }
-    for (int i = 0; i < L::kBlockBytes; i += 64) __builtin_prefetch(w + i + 4096);
+    for (int i = 0; i < L::kBlockBytes; i += 64) __builtin_prefetch(w + i + 16384, 0, 2);
     const uint8_t* tail = w + L::kCodeBytes;
     const RowScales rows = load_scales<Block>(tail, d, dmin);
     if (n_tokens == 1) {

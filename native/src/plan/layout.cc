@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/quoted.h"
 #include "plan/arena.h"
@@ -18,6 +19,7 @@ Layout::Layout(const Plan& plan, std::vector<int64_t> dims, const std::vector<in
   }
   make_steps(pool, prepared, fault);
   find_groups();
+  find_expected();
   find_movables();
   check();
   place();
@@ -73,6 +75,25 @@ void Layout::find_groups() {
              joins(first, steps_[s + first.together]))
         ++first.together;
     s += first.together;
+  }
+}
+
+// What the next step reads that reads arranged weights; after the last comes the first, of the next run.
+void Layout::find_expected() {
+  std::vector<Step*> readers;
+  for (size_t s = 0; s < steps_.size(); s += static_cast<size_t>(steps_[s].together)) {
+    const Kernel* kernel = steps_[s].op->kernel;  // others take a few rows, or an expert
+    if (kernel != nullptr && kernel->run_together != nullptr && steps_[s].call.prepared != nullptr)
+      readers.push_back(&steps_[s]);
+  }
+  for (size_t r = 0; r < readers.size(); ++r) {
+    const Step* next = readers[(r + 1) % readers.size()];
+    readers[r]->expected = static_cast<const char*>(next->call.prepared);
+    for (int i = 0; i < next->together; ++i) {  // those that stand side by side
+      const Call& call = next[i].call;
+      if (call.prepared != readers[r]->expected + readers[r]->expected_bytes) break;
+      readers[r]->expected_bytes += aligned_size(call.preparer->prepared_bytes(call.in[1]));
+    }
   }
 }
 

@@ -33,6 +33,9 @@ class Layout {
     const Op* op;
     Call call;
     int together = 1;  // steps from this one on that its kernel runs at once
+    // Arranged weights: what of them the next step reads that reads such; see ReadAhead.
+    const char* expected = nullptr;
+    size_t expected_bytes = 0;
   };
   const std::vector<Step>& steps() const { return steps_; }
 
@@ -46,6 +49,7 @@ class Layout {
 
   void make_steps(ThreadPool* pool, const Prepared* prepared, int* fault);
   void find_groups();
+  void find_expected();
   void find_movables();
   void move(const Movable& storage, void* data);
   void check();

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/quoted.h"
+#include "core/read_ahead.h"
 #include "core/run_watch.h"
 #include "plan/trace.h"
 
@@ -307,6 +308,7 @@ void Program::run_step(const Layout& layout, size_t at, const std::atomic<bool>&
   const Layout::Step& step = layout.steps()[at];
   if (cancel.load(std::memory_order_relaxed))
     fail(Status::cancelled, "[run] cancelled before %s", step.call.op);
+  if (step.expected_bytes != 0) ReadAhead::expect(step.expected, step.expected_bytes);
   if (step.together > 1) {
     Call calls[kMostTogether];
     for (int i = 0; i < step.together; ++i) calls[i] = layout.steps()[at + i].call;

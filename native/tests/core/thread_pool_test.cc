@@ -11,6 +11,7 @@
 #include "check.h"
 #include "core/error.h"
 #include "core/processors.h"
+#include "core/read_ahead.h"
 
 namespace {
 
@@ -53,6 +54,26 @@ void nested_and_concurrent(tv::ThreadPool& pool) {
   CHECK(sum.load() == 3 * 50 * 4 * 3);
 }
 
+// Threads of a run have numbers of their own, and what is expected need not be there.
+void numbered_and_expecting(tv::ThreadPool& pool) {
+  CHECK(tv::ReadAhead::thread() == 0);
+  std::vector<char> some(size_t{1} << 20, 1);
+  std::vector<std::atomic<int>> inside(static_cast<size_t>(pool.size()));
+  std::atomic<bool> alone{true};
+  for (int round = 0; round < 200; ++round) {
+    const auto nowhere = reinterpret_cast<const char*>(uintptr_t{64} * static_cast<uintptr_t>(round + 1));
+    round % 2 == 0 ? tv::ReadAhead::expect(some.data(), some.size())
+                   : tv::ReadAhead::expect(nowhere, SIZE_MAX / 2);
+    pool.parallel_for(64, 1, [&](int64_t, int64_t) {
+      auto& of_worker = inside.at(static_cast<size_t>(tv::ReadAhead::thread()));
+      if (of_worker.fetch_add(1) != 0) alone = false;
+      of_worker.fetch_sub(1);
+    });
+  }
+  tv::ReadAhead::expect(nullptr, 0);
+  CHECK(alone.load());
+}
+
 void idle_uses_no_cpu() {
   tv::ThreadPool pool(4);
   many_short_runs(pool);
@@ -85,6 +106,7 @@ int main() {
       for (int64_t grain : {1, 3, 64, 5000}) covers(pool, n, grain);
     many_short_runs(pool);
     nested_and_concurrent(pool);
+    numbered_and_expecting(pool);
   }
   idle_uses_no_cpu();
   thread_counts();

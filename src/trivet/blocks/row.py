@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from trivet.dtypes import DType
 from trivet.errors import NonFiniteError
 
 F32 = npt.NDArray[np.float32]
-Rng = np.random.Generator | None
+Rng: TypeAlias = "np.random.Generator | None"  # a string: numpy.random takes 6 MB, which few need
 Blocks = npt.NDArray[Any]  # one element per block, of the format's `layout`
 
 

@@ -13,6 +13,8 @@
 #pragma once
 
 #include "kernels/linear_cut.h"
+#include "kernels/linear_dense.h"
+#include "kernels/tuned/dense_token.h"
 #include "kernels/tuned/linear_amx.h"
 
 #define TV_AMX_BF16 __attribute__((target("amx-tile,amx-int8,amx-bf16,avx512bf16")))
@@ -74,18 +76,19 @@ TV_INLINE __m512i interleave_halves(__m512 even, __m512 odd) {
 // --- weights
 // ------------------------------------------------------------------------------------------------
 
-// Of a dtype: its planes, blocks of weights that stay in the first cache, and bytes to prefetch ahead.
+// Of a dtype: its planes, blocks of weights that stay in the first cache, and how far ahead they are fetched,
+// to which cache: 3 is the first.
 template <class Dense>
 struct TileWeight;
 
 template <>
 struct TileWeight<DenseBf16> {
-  static constexpr int kPlanes = 1, kSlab = 18, kAhead = 2048;
+  static constexpr int kPlanes = 1, kSlab = 18, kAhead = 2048, kCache = 3;
 };
 
 template <>
 struct TileWeight<DenseF16> {
-  static constexpr int kPlanes = 2, kSlab = 6, kAhead = 4096;
+  static constexpr int kPlanes = 2, kSlab = 6, kAhead = kFarAhead, kCache = 2;
   // 2 k of 16 rows as one row of each plane's tile. Exact: 8 bits and then 3.
   TV_INLINE void split(const uint16_t* w, uint8_t* row) {
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
@@ -132,7 +135,8 @@ TV_INLINE const uint8_t* weight_tiles(const uint8_t* pair, int64_t block, uint8_
   constexpr int kRow = 2 * kStrip * sizeof(E), kStripBytes = kDepth / 2 * kRow;
   pair += block * 2 * kStripBytes;
   for (int at = 0; at < 2 * kStripBytes; at += kRow) {
-    for (int line = 0; line < kRow; line += 64) __builtin_prefetch(pair + at + line + W::kAhead);
+    for (int line = 0; line < kRow; line += 64)
+      __builtin_prefetch(pair + at + line + W::kAhead, 0, W::kCache);
     if constexpr (W::kPlanes == 1) {
       uint32_t word;
       __asm__ volatile("movl %1, %0" : "=r"(word) : "m"(*reinterpret_cast<const uint32_t*>(pair + at)));
@@ -244,18 +248,21 @@ inline Form pair_form(const View& w) {
 constexpr int planes_of(DType x) { return x == DType::bf16 ? 1 : 2; }
 
 // A block of tokens as tiles: groups of `rows` tokens, the first token being `first`. `few`: the planes of
-// all tokens have room in one tile and are its rows. `standing`: so are those of the first groups, in pairs,
-// where they stand.
+// all tokens have room in one tile and are its rows. `alone`: there is one token, and weights are f16.
+// `standing`: the first groups are tiles, in pairs, where they stand.
 struct TokenTiles {
   int64_t first, held, rows, blocks;
   int planes;
-  bool few, standing;
+  bool few, alone, standing;
   uint8_t* at;
   int64_t groups_standing() const { return standing ? held / (2 * kGroupRows) * 2 : 0; }
   int64_t groups() const { return (held + rows - 1) / rows; }
   int64_t plane_bytes() const { return rows * 64; }
   int64_t block_bytes() const { return planes * plane_bytes(); }
   int64_t group_bytes() const { return blocks * block_bytes(); }
+  // A token alone stands there as floats, too, after its group.
+  int64_t wide_bytes() const { return alone ? 2 * group_bytes() : 0; }
+  float* wide() const { return reinterpret_cast<float*>(at + group_bytes()); }
 };
 
 // The first block of tokens of a call, which is the largest.
@@ -270,12 +277,13 @@ inline TokenTiles first_tokens(const Call& call) {
   const int64_t rows = held < 1 ? 1 : few ? held : kGroupRows;
   const bool lines = reinterpret_cast<uintptr_t>(x.data) % 64 == 0 && x.dim(-1) % kDepth == 0;
   const bool standing = !few && x.dtype == DType::bf16 && lines;
-  return {0, held, rows, blocks, planes, few, standing, static_cast<uint8_t*>(call.scratch)};
+  const bool alone = tokens == 1 && call.in[1].dtype == DType::f16;
+  return {0, held, rows, blocks, planes, few, alone, standing, static_cast<uint8_t*>(call.scratch)};
 }
 
 inline Cut tile_cut(const Call& call) {
   const TokenTiles t = first_tokens(call);
-  return cut(call, pair_form(call.in[1]), t.groups() * t.group_bytes(), 1);
+  return cut(call, pair_form(call.in[1]), t.groups() * t.group_bytes() + t.wide_bytes(), 1);
 }
 
 template <class X, int kX>
@@ -291,6 +299,7 @@ void pack_tokens(const Call& call, const TokenTiles& t) {
       pack_group<X, kX>(x + done * k, count, k, t.rows, t.block_bytes(), group);
     }
   });
+  if (t.alone) widen_row(DType::bf16, reinterpret_cast<const uint16_t*>(t.at), t.wide_bytes() / 4, t.wide());
 }
 
 template <class X>
@@ -340,6 +349,17 @@ TV_INLINE void fetch_out(const Call& call, int64_t token, int64_t count, int64_t
   const auto* out = call.out[0].as<typename X::Element>() + token * n + column;
   for (int64_t t = 0; t < count; ++t, out += n)
     for (size_t i = 0; i < kPairRows; i += 64 / sizeof *out) __builtin_prefetch(out + i, 1);
+}
+
+// A pair of f16 times one token.
+template <class X, int kX>
+void multiply_alone(const Call& call, const TokenTiles& t, const uint8_t* pair, int64_t column) {
+  alignas(64) float sums[kX * kPairRows];
+  {
+    const NoSubnormals none;
+    multiply_token<kX>(reinterpret_cast<const uint16_t*>(pair), t.wide(), t.blocks, sums);
+  }
+  put_tokens<X, kX>(call, t.first, 1, 1, column, sums);
 }
 
 // A pair times so few tokens that it is memory-bound: the weights are read evenly.
@@ -415,6 +435,14 @@ TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint
   } while (first < t.blocks);
 }
 
+template <class Dense, class X, int kX>
+void multiply_pair(const Call& call, const TokenTiles& t, const uint8_t* pair, int64_t column) {
+  if constexpr (TileWeight<Dense>::kPlanes == 2)
+    if (t.alone) return multiply_alone<X, kX>(call, t, pair, column);
+  t.few ? multiply_few<Dense, X, kX>(call, t, pair, column)
+        : multiply_many<Dense, X, kX>(call, t, pair, column);
+}
+
 template <class Dense, class X>
 void run_dense_tiles_of(const Call* calls, int n) {
   constexpr int kX = planes_of(X::kDType);
@@ -424,13 +452,12 @@ void run_dense_tiles_of(const Call* calls, int n) {
   for (; t.first < tokens; t.first += most) {
     t.held = tokens - t.first < most ? tokens - t.first : most;
     pack_tokens<X, kX>(group.first(), t);
-    group.each_chunk([&](const Call& call, const Cut& c, int64_t begin, int64_t end) {
+    group.each_thread([&](auto&& each) {
       const DenseTiles tiles(t.few ? kX * t.rows : t.rows);
-      for (int64_t u = begin; u < end; ++u) {
-        const uint8_t* pair = units_at(call, c, u, 1);
-        t.few ? multiply_few<Dense, X, kX>(call, t, pair, u * kPairRows)
-              : multiply_many<Dense, X, kX>(call, t, pair, u * kPairRows);
-      }
+      each([&](const Piece& piece) {
+        for (int64_t u = piece.begin; u < piece.end; ++u)
+          multiply_pair<Dense, X, kX>(piece.call, t, piece.arranged(u, 1), u * kPairRows);
+      });
     });
   }
 }

@@ -127,6 +127,11 @@ class Tokenizer:
         return _optional(found.value)
 
     @cached_property
+    def nfc(self) -> bool:
+        """Whether a text is normalised to NFC before it is encoded, so that `decode` may give another one."""
+        return self.model == "gpt2" and self.decode(self.encode("e\u0301")) == "\u00e9"
+
+    @cached_property
     def end_ids(self) -> frozenset[int]:
         """The ids that end a reply: EOS, end of turn and their like."""
         needed = ctypes.c_size_t()

@@ -253,3 +253,16 @@ def test_masks_are_those_of_transformers(name, sources):
         ids = [id for id, mask in zip(want["input_ids"], want["assistant_masks"], strict=True) if mask]
         assert example.ids[example.trained].tolist() == ids
         assert fast.decode(want["input_ids"]).startswith(spelled(made_by.tokenizer, example.ids))
+
+
+def test_a_tokenizer_that_normalises(tmp_path) -> None:
+    family = FAMILIES["chatml"] if "chatml" in FAMILIES else next(iter(FAMILIES.values()))
+    made_by = source(
+        tmp_path, family.template, family.eos, family.bos, metadata={"tokenizer.ggml.pre": "qwen2"}
+    )
+    assert made_by.tokenizer.nfc
+    composed, apart = ("caf\u00e9 \ud55c", "cafe\u0301 \u1112\u1161\u11ab")
+    for row in (lambda t: chat("?", t), lambda t: Row(1, "completion", {"prompt": t, "completion": t})):
+        one_way, other = one(made_by, row(composed)), one(made_by, row(apart))
+        assert list(one_way.ids) == list(other.ids)
+        assert trained_text(made_by, other).startswith(composed)

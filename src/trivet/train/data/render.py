@@ -12,6 +12,7 @@ nothing that equals a padding id is lost.
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -107,6 +108,8 @@ class Renderer:
         """The examples of a row. Raises TemplateError, TokenizerError, InputError or ModelError if it has
         none, with the reason."""
         fields, out = row.fields, Rendered()
+        if self.tokenizer.nfc:  # what is trained is found by its bytes, which are then those of the tokens
+            fields = _normal(fields)
         if row.format == "messages":
             self._chat(fields["messages"], fields.get("tools"), out)
         elif row.format == "completion":
@@ -219,3 +222,12 @@ class Renderer:
         mask = mask[: self.length + 1]
         if mask.any():
             out.examples.append(Example(np.array(ids[: self.length + 1], np.int32), mask))
+
+
+def _normal(value: Any) -> Any:
+    """Fields with all their texts in NFC."""
+    if isinstance(value, str):
+        return unicodedata.normalize("NFC", value)
+    if isinstance(value, Mapping):
+        return {key: _normal(item) for key, item in value.items()}
+    return [_normal(item) for item in value] if isinstance(value, list) else value

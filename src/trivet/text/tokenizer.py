@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file. The work is done by the native core; see native/src/text/tokenizer.h."""
+"""A tokenizer, from a GGUF file or metadata like one's. The work is done by the native core; see native/src/text/tokenizer.h."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Tokenizer:
         weakref.finalize(self, core.tv_tokenizer_free, handle)
         info = core.tv_tokenizer_info(struct_size=ctypes.sizeof(core.tv_tokenizer_info))
         core.tv_tokenizer_get_info(handle, ctypes.byref(info))
-        #: "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE), and the pre-tokeniser's name.
+        #: "gpt2" (byte-level BPE), "llama" (SentencePiece BPE) or "t5" (its unigram model), and the
+        #: pre-tokeniser's name.
         self.model: str = info.model.decode()
         self.pre: str = info.pre.decode()
         self.n_vocab: int = info.n_vocab

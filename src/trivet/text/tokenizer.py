@@ -1,4 +1,5 @@
-"""A tokenizer, from a GGUF file or metadata like one's. The work is done by the native core; see native/src/text/tokenizer.h."""
+"""A tokenizer, of a GGUF file or of metadata like one's. The native core does the work: see
+native/src/text/tokenizer.h."""
 
 from __future__ import annotations
 

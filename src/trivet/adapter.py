@@ -6,7 +6,6 @@ an adapter is read for a base model, which says what its names mean.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,6 +112,8 @@ class Adapter:
     @property
     def sha256(self) -> str:
         """A hash of its weights and scales, the same in every format."""
+        import hashlib  # takes 4 MB, which most need not
+
         hashed = hashlib.sha256()
         for weight, pair in sorted(self.pairs.items()):
             hashed.update(f"{weight} {pair.rank} {self.scale(weight):.6g}".encode())

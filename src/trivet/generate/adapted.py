@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,6 +39,8 @@ def adapted(adapters: Sequence[Scaled]) -> Adapted:
     if not adapters:
         return Adapted()
     pairs = sorted(stacked(adapters).items())
+    import hashlib  # takes 4 MB, which most need not
+
     hashed = hashlib.sha256()
     for weight, pair in pairs:
         hashed.update(weight.encode())

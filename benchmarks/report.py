@@ -17,8 +17,9 @@ FOLDER = Path(__file__).parent
 FASTER = "ᵀ: the second operand is [N, K]; the ratio is to the faster of PyTorch and NumPy's OpenBLAS"
 MEMORY = """\
 The aim was 80 MB, which f16 misses. Its keys and values are 48 MB, Python with NumPy about 26, the
-values between the layers of 256 tokens 5; the rest is trivet's modules and code. Not loading `numpy.random` and `hashlib`
-took 10 MB away; prompts in runs of 128 tokens would take 2.7 more, and 7 % of the speed of prefill."""
+values between the layers of 256 tokens 5; the rest is trivet's modules and code. Not loading `numpy.random`
+and `hashlib` took 10 MB away; prompts in runs of 128 tokens would
+take 2.7 more, and 7 % of the speed of prefill."""
 DECODING = """\
 The aim for decode was 75 % of the bandwidth. F16 misses it: each weight is two bf16 planes and
 meets two of a token, so that decode has the bits of prefill on AMX tiles. The products of one token alone

@@ -25,7 +25,7 @@ def written(
 ) -> tuple[packing.Written, GGUFFile]:
     source = open_checkpoint(tiny_model.write(tmp_path / "source.gguf", weights=weights))
     kinds = {n: kind if len(e.shape) == 2 else dtypes.f32 for n, e in source.tensors.items()}
-    done = packing.write(tmp_path / "out.gguf", source, kinds, packing.carried(source))
+    done = packing.write("quantize", tmp_path / "out.gguf", source, kinds, packing.carried(source))
     return done, GGUFFile.open(tmp_path / "out.gguf")
 
 
@@ -74,6 +74,7 @@ def test_what_is_not_finite_is_refused_by_name(tmp_path: Path, name: str, wrong:
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     source = tiny_model.write(tmp_path / "source.gguf")
+    out = tmp_path / "out.gguf"
     script = f"""
         import resource
         from trivet import packing, mixes, errors
@@ -83,7 +84,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
         try:
-            packing.write({str(tmp_path / "out.gguf")!r}, source, mixes.kinds(source, "q8_0"), {{}})
+            packing.write('quantize', {str(out)!r}, source, mixes.kinds(source, "q8_0"), {{}})
         except errors.FileError as error:
             print(error)
     """
@@ -97,7 +98,9 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     source = open_checkpoint(tiny_model.write(tmp_path / "source.gguf"))
     with pytest.raises(FileError, match="No such file"):
-        packing.write(tmp_path / "no/out.gguf", source, dict.fromkeys(source.tensors, dtypes.f32), {})
+        packing.write(
+            "quantize", tmp_path / "no/out.gguf", source, dict.fromkeys(source.tensors, dtypes.f32), {}
+        )
 
 
 def test_memory_stays_near_one_tensor(tmp_path: Path) -> None:
@@ -106,6 +109,7 @@ def test_memory_stays_near_one_tensor(tmp_path: Path) -> None:
     from trivet.formats.gguf import write_gguf
 
     write_gguf(tmp_path / "big.gguf", {"general.architecture": "llama"}, made)  # 96 MiB
+    out = tmp_path / "out.gguf"
     script = f"""
         import resource
         from pathlib import Path
@@ -115,7 +119,7 @@ def test_memory_stays_near_one_tensor(tmp_path: Path) -> None:
         source = open_checkpoint(Path({str(tmp_path / "big.gguf")!r}))
         def write(names, kind):
             source.tensors = {{n: e for n, e in everything.items() if n in names}}
-            packing.write({str(tmp_path / "out.gguf")!r}, source, {{n: kind for n in names}}, {{}})
+            packing.write('quantize', {str(out)!r}, source, {{n: kind for n in names}}, {{}})
         everything = source.tensors
         write(list(everything)[:1], dtypes.f32)  # one tensor of 4 MiB, read and written
         before = peak()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from trivet import ops as ops
     from trivet.adapter import Adapter as Adapter
     from trivet.comparing import compare as compare
+    from trivet.converting import convert as convert
     from trivet.dtypes import DType as DType
     from trivet.dtypes import bf16 as bf16
     from trivet.dtypes import bool_ as bool_
@@ -58,6 +59,7 @@ _NAMES = {
     "trivet.dtypes": ("DType", "bf16", "bool_", "f16", "f32", "f64", "i8", "i32", "i64", "u8"),
     "trivet.adapter": ("Adapter",),
     "trivet.comparing": ("compare",),
+    "trivet.converting": ("convert",),
     "trivet.errors": ("TrivetError",),
     "trivet.generate.model": ("load",),
     "trivet.hub.fetch": ("pull",),

@@ -45,6 +45,15 @@ def merged(name: str, facts: Mapping[str, str], commands: Sequence[str]) -> str:
     )
 
 
+def converted(name: str, source: str) -> str:
+    """The card of a model that was written in another format."""
+    return _page(
+        {"library_name": "transformers", "tags": ["trivet"]},
+        f"# {_line(name)}",
+        f"{_line(source)} as a folder of safetensors, made with trivet.",
+    )
+
+
 _OURS = re.compile(
     r"^A (model with adapters merged into its weights|LoRA adapter for .*), made with trivet\.$", re.MULTILINE
 )

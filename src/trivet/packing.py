@@ -8,6 +8,7 @@ be zero. That is found out while writing, and then the file is begun again.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,9 +21,9 @@ import numpy.typing as npt
 from trivet.backends.native.quantize import quantize
 from trivet.blocks import tensor_bytes
 from trivet.dtypes import DType, bf16, f32
-from trivet.errors import NonFiniteError
-from trivet.formats.common import quoted, written_aside
-from trivet.formats.gguf import TensorSource, stream_gguf
+from trivet.errors import InputError, NonFiniteError, UnsupportedError
+from trivet.formats.common import quoted
+from trivet.formats.gguf import TensorSource, write_split
 from trivet.models.checkpoint import Checkpoint, Entry
 
 #: metadata that says what an earlier file was, and not what the model is
@@ -56,33 +57,53 @@ class Written:
     unfit: dict[str, DType] = field(default_factory=dict)  # name -> what it was meant to be
     squares: float = 0.0
     errors: float = 0.0
+    path: Path = Path()  # what to open: the file, or its first part
+
+
+def target(call: str, out: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
+    """The path to write a checkpoint to. Raises InputError if it is what is read, UnsupportedError for a
+    checkpoint with tensors that trivet cannot read."""
+    if not str(out):
+        raise InputError(f"[{call}] the file to write has an empty name")
+    path = Path(out)
+    read = [checkpoint.path] if checkpoint.gguf is None else checkpoint.gguf.paths
+    if any(os.path.exists(path) and os.path.exists(part) and path.samefile(part) for part in read):
+        raise InputError(f"[{call}] {path} is the model itself; write somewhere else")
+    if checkpoint.unsupported:
+        name, tensor = next(iter(checkpoint.unsupported.items()))
+        raise UnsupportedError(
+            f"[{call}] {checkpoint.path.name}: tensor {quoted(name)} has type {tensor.type_name}, which"
+            " trivet does not read"
+        )
+    return path
 
 
 def write(
+    call: str,
     path: str | os.PathLike[str],
     checkpoint: Checkpoint,
     kinds: Mapping[str, DType],
     metadata: Mapping[str, Any],
     *,
     importance: Importance | None = None,
+    max_bytes: int | None = None,
     threads: int = 0,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Written:
-    """Writes the file: there whole, or not at all.
+    """Writes the file, or parts with at most `max_bytes` of tensors: there whole, or not at all.
 
+    call: who asks, for the messages.
     kinds: the dtype of every tensor; those that are no floats stay as they are.
     metadata: as for `write_gguf`; `carried` gives a checkpoint's own.
     importance: weights of a matrix's columns, by which errors count.
     advance: is told of every tensor that is written.
     Raises NonFiniteError that names a tensor with an infinity or NaN, and what `write_gguf` raises."""
     wanted = dict(kinds)
+    most = sys.maxsize if max_bytes is None else max_bytes
     while True:
-        work = _Work(checkpoint, wanted, importance or {}, threads, advance)
+        work = _Work(call, checkpoint, wanted, importance or {}, threads, advance)
         try:
-            with written_aside(Path(path), "quantize") as file:
-                stream_gguf(file, metadata, work.sources())
-                if work.again:
-                    raise _Again
+            work.done.path = write_split(path, metadata, work.sources(), most)[0]
         except _Again:
             wanted |= work.again
             continue
@@ -91,11 +112,25 @@ def write(
 
 
 def carried(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A checkpoint's metadata as the file to be written takes it, without what says what the old file was."""
+    """A checkpoint's metadata as the file to be written takes it, without what says what the old file was; of
+    a folder, with its name, its tokenizer and its chat template."""
     gguf = checkpoint.gguf
     if gguf is None:
-        return {**checkpoint.metadata, **checkpoint.tokenizer_metadata}
+        name = {"general.name": checkpoint.path.resolve().name}
+        return {**checkpoint.metadata, **name, **checkpoint.tokenizer_metadata}
     return {key: gguf.encoded(key) for key in checkpoint.metadata if not key.startswith(STALE)}
+
+
+def notes(written: Written) -> list[str]:
+    """What a user ought to know of what was written."""
+    packed = sum(t.before.is_packed and t.after is not t.before for t in written.tensors)
+    said = []
+    if packed:
+        said.append(f"{packed} tensors were packed before, and have lost twice: start from the original")
+    after = {tensor.name: tensor.after for tensor in written.tensors}
+    for name, kind in written.unfit.items():
+        said.append(f"{quoted(name)} is {after[name]}: its values are too large, or too small, for {kind}")
+    return said
 
 
 class _Again(Exception):
@@ -107,14 +142,16 @@ class _Work:
 
     def __init__(
         self,
+        call: str,
         checkpoint: Checkpoint,
         kinds: Mapping[str, DType],
         importance: Importance,
         threads: int,
         advance: Callable[[int], None],
     ) -> None:
-        self.checkpoint, self.kinds, self.importance = checkpoint, kinds, importance
+        self.call, self.checkpoint, self.kinds, self.importance = call, checkpoint, kinds, importance
         self.threads, self.advance = threads, advance
+        self.left = len(checkpoint.tensors)
         self.done = Written()
         self.again: dict[str, DType] = {}
 
@@ -125,16 +162,16 @@ class _Work:
         }
 
     def _bytes(self, name: str, entry: Entry) -> npt.NDArray[Any]:
-        kind = self.kinds[name]
-        try:
-            raw = entry.load()
-            if kind is entry.dtype and not kind.is_float:
-                return self._kept(name, entry, raw)
-            return self._packed(name, entry, kind, raw)
-        finally:
-            self.advance(1)
-            if self.checkpoint.gguf is not None:
-                self.checkpoint.gguf.release()
+        kind, raw = self.kinds[name], entry.load()
+        same = kind is entry.dtype and not kind.is_float
+        out = self._kept(name, entry, raw) if same else self._packed(name, entry, kind, raw)
+        self.advance(1)
+        if self.checkpoint.gguf is not None:
+            self.checkpoint.gguf.release()
+        self.left -= 1
+        if self.again and not self.left:
+            raise _Again
+        return out
 
     def _kept(self, name: str, entry: Entry, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
         self.done.tensors.append(Packed(name, entry.shape, entry.dtype, entry.dtype, 0.0))
@@ -146,7 +183,7 @@ class _Work:
         try:
             out, squares, errors = quantize(raw, entry.dtype, shape, kind, weights, self.threads)
         except NonFiniteError:
-            _demand_finite(name, entry)
+            _demand_finite(self.call, name, entry)
             return self._unfit(name, entry, kind)
         error = (errors / squares) ** 0.5 if squares else 0.0
         if error > _LOST:
@@ -162,12 +199,12 @@ class _Work:
         return np.zeros(tensor_bytes(kind, entry.shape), np.uint8)
 
 
-def _demand_finite(name: str, entry: Entry) -> None:
+def _demand_finite(call: str, name: str, entry: Entry) -> None:
     values = entry.values().reshape(-1)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         row, column = divmod(int(bad[0]), entry.shape[-1] if entry.shape else 1)
         raise NonFiniteError(
-            f"[quantize] tensor {quoted(name)}: {len(bad)} of its values are not finite, the first,"
+            f"[{call}] tensor {quoted(name)}: {len(bad)} of its values are not finite, the first,"
             f" {values[bad[0]]}, in row {row}, column {column}"
         )

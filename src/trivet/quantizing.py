@@ -11,8 +11,7 @@ import numpy as np
 
 from trivet import calibration, mixes, models, packing
 from trivet.calibration import Importance
-from trivet.errors import InputError, UnsupportedError
-from trivet.formats.common import quoted
+from trivet.errors import InputError
 from trivet.generate.model import Model
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.packing import Packed
@@ -87,7 +86,7 @@ def quantize(
         raise InputError(f"[quantize] type is {type!r}; known: {known}")
     watch = watch or Watch()
     checkpoint = open_checkpoint(resolve(model))
-    target = _target(out, checkpoint)
+    target = packing.target("quantize", out, checkpoint)
     models.build(checkpoint)  # so that what is quantised is a model
     source = Model(checkpoint, device, threads=threads) if calibrate or evaluate else None
     text = None if evaluate is None else calibration.read(Path(evaluate))
@@ -99,21 +98,6 @@ def quantize(
         done.nll_before = before
         done.nll_after = _nll(Model(open_checkpoint(target), device, threads=threads), text, watch)
     return done
-
-
-def _target(out: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
-    if not str(out):
-        raise InputError("[quantize] the file to write has an empty name")
-    target = Path(out)
-    if os.path.exists(target) and os.path.exists(checkpoint.path) and target.samefile(checkpoint.path):
-        raise InputError(f"[quantize] {target} is the model itself; write somewhere else")
-    if checkpoint.unsupported:
-        name, tensor = next(iter(checkpoint.unsupported.items()))
-        raise UnsupportedError(
-            f"[quantize] {checkpoint.path.name}: tensor {quoted(name)} has type {tensor.type_name}, which"
-            " trivet does not read"
-        )
-    return target
 
 
 def _importance(
@@ -146,9 +130,10 @@ def _write(
     metadata["general.file_type"] = np.uint32(mixes.MIXES[type].number)
     metadata["general.quantization_version"] = np.uint32(2)
     written = packing.write(
-        target, checkpoint, kinds, metadata, importance=weights, threads=threads, advance=watch.written
-    )
-    notes += _notes(checkpoint, written)
+        "quantize", target, checkpoint, kinds, metadata,
+        importance=weights, threads=threads, advance=watch.written,
+    )  # fmt: skip
+    notes += packing.notes(written)
     return Quantized(
         target,
         type,
@@ -176,14 +161,3 @@ def _fitting(checkpoint: Checkpoint, importance: Importance | None) -> tuple[pac
         )
     others = len(found) - len(fits)
     return fits, [f"{others} matrices of the importance matrix are not of this model"] if others else []
-
-
-def _notes(checkpoint: Checkpoint, written: packing.Written) -> list[str]:
-    packed = sum(entry.dtype.is_packed for entry in checkpoint.tensors.values())
-    notes = []
-    if packed:
-        notes.append(f"{packed} tensors were packed before, and have lost twice: start from the original")
-    after = {tensor.name: tensor.after for tensor in written.tensors}
-    for name, kind in written.unfit.items():
-        notes.append(f"{quoted(name)} is {after[name]}: its values are too large, or too small, for {kind}")
-    return notes

@@ -14,9 +14,10 @@ from trivet.models.checkpoint import Checkpoint, open_checkpoint
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import variants
 from safetensors.numpy import load_file, save_file
 from test_every_architecture import NAMES
+
+import variants
 
 
 @pytest.fixture(scope="module", params=NAMES)

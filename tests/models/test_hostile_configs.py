@@ -14,8 +14,9 @@ from trivet.models.checkpoint import Checkpoint, open_checkpoint
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import variants
 from test_every_architecture import NAMES
+
+import variants
 
 WRONG_SIZES = [0, -4, "6", 2.5, True, [4], {}, 2**40]
 #: what config.json may say, and the words that an error has one of

@@ -62,9 +62,9 @@ class Backend(ABC):
 
     def over(self, mesh: str) -> Backend:
         """The backend over several of its devices: "data:4,model:2" is eight of them. Raises at once:
-        UnsupportedError if it computes on one device only, InputError for a mesh that is none,
-        DeviceUnavailable if there are fewer devices."""
-        raise UnsupportedError(
+        InputError if it computes on one device only, or for a mesh that is none, DeviceUnavailable if
+        there are fewer devices."""
+        raise InputError(
             f"[mesh] {mesh!r}: the {self.name} backend computes on one device; cuda, rocm and tpu can on more"
         )
 

@@ -20,6 +20,7 @@ import typer
 from trivet.cli import (
     bench,
     chat,
+    convert,
     data,
     devices,
     diff,
@@ -49,8 +50,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (
-    run, chat, pull, list, rm, inspect, diff, tokenize, eval, devices, bench, export, quantize, finetune,
-    pretrain, merge,
+    run, chat, pull, list, rm, inspect, diff, tokenize, eval, devices, bench, export, convert, quantize,
+    finetune, pretrain, merge,
 ):  # fmt: skip
     name = verb.__name__.rsplit(".", 1)[1]
     app.command(name, help=verb.__doc__, epilog=f"\b\nExample: {verb.EXAMPLE}")(getattr(verb, name))

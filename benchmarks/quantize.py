@@ -3,7 +3,7 @@
 SmolLM2-135M in float32, out of the shipped Q4_1 file (there is no finer one to be had as a package), to
 every packed type. Time: both write a file, in turn, on as many threads; ours is synced to the disk, as
 it always is, theirs is not. A figure is the median over rounds, a ratio the median over rounds of theirs
-by ours. Quality: the mean NLL of tests/golden/nll_text.txt in one window, and of 4,096 tokens of
+by ours. Quality: the mean NLL of tests/golden/nll_text.txt in one window, and of 2,048 tokens of
 Python's own help texts in windows of 1,024, by the same engine for both files; "calibrated" is ours with
 an importance matrix of another part of the help texts.
 
@@ -35,7 +35,7 @@ from trivet.quantizing import quantize
 TEXT = Path(__file__).parent.parent / "tests/golden/nll_text.txt"
 PAGE = Path(__file__).parent.parent / "docs/quantization.md"
 HELP = "\n\n".join(topics[name] for name in sorted(topics))
-TOKENS, WINDOW = 4096, 1024
+TOKENS, WINDOW = 2048, 1024
 TYPES = [name for name, mix in mixes.MIXES.items() if mix.base.is_packed]
 
 

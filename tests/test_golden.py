@@ -17,7 +17,9 @@ PATHS = {"smollm2-135m": "smollm2_path", "gemma3-270m": "gemma3_path"}
 TEXT = (FOLDER / "nll_text.txt").read_text("utf-8")
 
 #: device -> largest error of a top-20 logit, of the mean NLL, and the margin up to which ids may differ
-TOLERANCE = {"reference": (3e-3, 1e-4, 0.02), "cpu": (0.05, 5e-4, 0.1)}
+TOLERANCE = {"reference": (2e-3, 1e-4, 0.02), "cpu": (0.05, 5e-4, 0.1)}
+#: the largest error of a logit where that is not it: Gemma's are larger
+LOGITS = {("gemma3-270m", "reference"): 3e-3}
 
 pytestmark = pytest.mark.model
 
@@ -61,10 +63,11 @@ def test_tokenization(model, case):
 
 
 @pytest.mark.parametrize(("which", "case"), cases("top20"))
-def test_top_logits(model, case):
+def test_top_logits(model, which, case):
     logits = model.logits(case["prompt_ids"])[-1].astype(np.float64)
-    assert np.abs(logits[case["ids"]] - case["logits"]).max() < TOLERANCE[model.device][0]
-    assert abs(np.log(np.exp(logits).sum()) - case["logsumexp"]) < TOLERANCE[model.device][0]
+    bound = LOGITS.get(which, TOLERANCE[model.device][0])
+    assert np.abs(logits[case["ids"]] - case["logits"]).max() < bound
+    assert abs(np.log(np.exp(logits).sum()) - case["logsumexp"]) < bound
 
 
 @pytest.mark.parametrize(("which", "case"), cases("nll"))

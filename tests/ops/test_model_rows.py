@@ -33,6 +33,7 @@ def test_symbolic_sizes_flow_through():
 @pytest.mark.parametrize("name", sorted(n for n, row in TABLE.items() if row.fallback))
 def test_fallbacks_keep_symbolic_sizes(name):
     """A fallback has the specs of its row where a leading size is symbolic."""
+    chosen = leaf(T, 2, dtype=dtypes.i32)
     symbolic = {
         "mean": ([leaf(T, 3)], {"axes": (0,), "keepdims": True}),
         "softmax": ([leaf(T, 3)], {"axis": 1}),
@@ -51,6 +52,10 @@ def test_fallbacks_keep_symbolic_sizes(name):
         ),
         "linear": ([leaf(T, 3), leaf(5, 3), leaf(5)], {}),
         "linear_input_grad": ([leaf(T, 5), leaf(5, 3)], {}),
+        "top_k": ([leaf(T, 7)], {"k": 3}),
+        "expert_linear": ([leaf(T, 3), leaf(4, 5, 3), chosen], {}),
+        "expert_linear_input_grad": ([leaf(T, 2, 5), leaf(4, 5, 3), chosen], {}),
+        "expert_linear_weight_grad": ([leaf(T, 2, 5), leaf(T, 3), chosen], {"experts": 4}),
         "swiglu": ([leaf(T, 3), leaf(T, 3)], {}),
         "geglu": ([leaf(T, 3), leaf(T, 3)], {"approximate": True}),
         "swiglu_backward": ([leaf(T, 3), leaf(T, 3), leaf(T, 3)], {}),

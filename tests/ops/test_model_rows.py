@@ -30,76 +30,77 @@ def test_symbolic_sizes_flow_through():
     assert ops.cross_entropy(leaf(B * 2, 50), leaf(B * 2, dtype=dtypes.i32)).shape == (2 * B,)
 
 
+FLAGS = {"lengths": False, "starts": False, "alibi": False}
+ATTENTION = {"scale": 1.0, "causal": True, "window": 3, "softcap": 2.0, **FLAGS}
+CHOSEN = leaf(T, 2, dtype=dtypes.i32)
+#: inputs with a leading size that is symbolic, and attributes, of every row that has a fallback
+SYMBOLIC = {
+    "mean": ([leaf(T, 3)], {"axes": (0,), "keepdims": True}),
+    "softmax": ([leaf(T, 3)], {"axis": 1}),
+    "log_softmax": ([leaf(T, 3)], {"axis": 1}),
+    "causal_softmax": ([leaf(T, S)], {}),
+    "embedding": ([leaf(T, dtype=dtypes.i32), leaf(5, 3)], {}),
+    "rms_norm": ([leaf(T, 3), leaf(3)], {"eps": 1e-5}),
+    "rms_norm_backward": ([leaf(T, 3), leaf(T, 3), leaf(3)], {"eps": 1e-5}),
+    "layer_norm": ([leaf(T, 3), leaf(3), leaf(3)], {"eps": 1e-5}),
+    "layer_norm_backward": ([leaf(T, 3), leaf(T, 3), leaf(3)], {"eps": 1e-5}),
+    "rope_table": ([leaf(T, dtype=dtypes.i32), leaf(4, dtype=dtypes.f64)], {"scale": 1.0}),
+    "rope": ([leaf(T, 2, 8), leaf(T, 4), leaf(T, 4)], {"interleaved": True}),
+    "addmm": (
+        [leaf(T, 5), leaf(T, 3), leaf(3, 5)],
+        {"alpha": 2.0, "beta": 0.5, "transpose_a": False, "transpose_b": False},
+    ),
+    "linear": ([leaf(T, 3), leaf(5, 3), leaf(5)], {}),
+    "linear_input_grad": ([leaf(T, 5), leaf(5, 3)], {}),
+    "top_k": ([leaf(T, 7)], {"k": 3}),
+    "expert_linear": ([leaf(T, 3), leaf(4, 5, 3), CHOSEN], {}),
+    "expert_linear_input_grad": ([leaf(T, 2, 5), leaf(4, 5, 3), CHOSEN], {}),
+    "expert_linear_weight_grad": ([leaf(T, 2, 5), leaf(T, 3), CHOSEN], {"experts": 4}),
+    "swiglu": ([leaf(T, 3), leaf(T, 3)], {}),
+    "geglu": ([leaf(T, 3), leaf(T, 3)], {"approximate": True}),
+    "swiglu_backward": ([leaf(T, 3), leaf(T, 3), leaf(T, 3)], {}),
+    "gelu_backward": ([leaf(T, 3), leaf(T, 3)], {"approximate": True}),
+    "geglu_backward": ([leaf(T, 3), leaf(T, 3), leaf(T, 3)], {"approximate": True}),
+    "grad_norm": ([leaf(T, 3), leaf(5)], {}),
+    "accumulate": ([leaf(T, 3), leaf(T, 3), leaf()], {}),
+    "adamw": (
+        [leaf(T, 3), leaf(T, 3), leaf(T, 3), leaf(T, 3), leaf(3), leaf()],
+        {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0, "first": 0},
+    ),
+    "cross_entropy": ([leaf(T, 5), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
+    "cross_entropy_backward": ([leaf(T), leaf(T, 5), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
+    "linear_cross_entropy": ([leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
+    "linear_cross_entropy_slopes": (
+        [leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32)],
+        {"ignore_index": -1},
+    ),
+    "linear_cross_entropy_backward": (
+        [leaf(T), leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32), leaf(T)],
+        {"ignore_index": -1, "weight_grad": True},
+    ),
+    "attention": ([leaf(B, T, 4, 8), leaf(B, S, 2, 8), leaf(B, S, 2, 6)], ATTENTION),
+    "attention_backward": (
+        [leaf(B, T, 4, 6), leaf(B, T, 4, 8), leaf(B, S, 2, 8), leaf(B, S, 2, 6), leaf(B, T, 4, 6),
+         leaf(B, T, 4)],
+        ATTENTION,
+    ),
+    "paged_attention": (
+        [leaf(T, 4, 8), leaf(Dim("N"), 2, 8, 16), leaf(Dim("N"), 2, 16, 6),
+         *[leaf(T, dtype=dtypes.i32)] * 2, leaf(B, Dim("P"), dtype=dtypes.i32)],
+        {"scale": 1.0, "window": 3, "softcap": 2.0, "alibi": False},
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", sorted(n for n, row in TABLE.items() if row.fallback))
 def test_fallbacks_keep_symbolic_sizes(name):
     """A fallback has the specs of its row where a leading size is symbolic."""
-    chosen = leaf(T, 2, dtype=dtypes.i32)
-    symbolic = {
-        "mean": ([leaf(T, 3)], {"axes": (0,), "keepdims": True}),
-        "softmax": ([leaf(T, 3)], {"axis": 1}),
-        "log_softmax": ([leaf(T, 3)], {"axis": 1}),
-        "causal_softmax": ([leaf(T, S)], {}),
-        "embedding": ([leaf(T, dtype=dtypes.i32), leaf(5, 3)], {}),
-        "rms_norm": ([leaf(T, 3), leaf(3)], {"eps": 1e-5}),
-        "rms_norm_backward": ([leaf(T, 3), leaf(T, 3), leaf(3)], {"eps": 1e-5}),
-        "layer_norm": ([leaf(T, 3), leaf(3), leaf(3)], {"eps": 1e-5}),
-        "layer_norm_backward": ([leaf(T, 3), leaf(T, 3), leaf(3)], {"eps": 1e-5}),
-        "rope_table": ([leaf(T, dtype=dtypes.i32), leaf(4, dtype=dtypes.f64)], {"scale": 1.0}),
-        "rope": ([leaf(T, 2, 8), leaf(T, 4), leaf(T, 4)], {"interleaved": True}),
-        "addmm": (
-            [leaf(T, 5), leaf(T, 3), leaf(3, 5)],
-            {"alpha": 2.0, "beta": 0.5, "transpose_a": False, "transpose_b": False},
-        ),
-        "linear": ([leaf(T, 3), leaf(5, 3), leaf(5)], {}),
-        "linear_input_grad": ([leaf(T, 5), leaf(5, 3)], {}),
-        "top_k": ([leaf(T, 7)], {"k": 3}),
-        "expert_linear": ([leaf(T, 3), leaf(4, 5, 3), chosen], {}),
-        "expert_linear_input_grad": ([leaf(T, 2, 5), leaf(4, 5, 3), chosen], {}),
-        "expert_linear_weight_grad": ([leaf(T, 2, 5), leaf(T, 3), chosen], {"experts": 4}),
-        "swiglu": ([leaf(T, 3), leaf(T, 3)], {}),
-        "geglu": ([leaf(T, 3), leaf(T, 3)], {"approximate": True}),
-        "swiglu_backward": ([leaf(T, 3), leaf(T, 3), leaf(T, 3)], {}),
-        "gelu_backward": ([leaf(T, 3), leaf(T, 3)], {"approximate": True}),
-        "geglu_backward": ([leaf(T, 3), leaf(T, 3), leaf(T, 3)], {"approximate": True}),
-        "grad_norm": ([leaf(T, 3), leaf(5)], {}),
-        "accumulate": ([leaf(T, 3), leaf(T, 3), leaf()], {}),
-        "adamw": (
-            [leaf(T, 3), leaf(T, 3), leaf(T, 3), leaf(T, 3), leaf(3), leaf()],
-            {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.0, "first": 0},
-        ),
-        "cross_entropy": ([leaf(T, 5), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
-        "cross_entropy_backward": ([leaf(T), leaf(T, 5), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
-        "linear_cross_entropy": ([leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32)], {"ignore_index": -1}),
-        "linear_cross_entropy_slopes": (
-            [leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32)],
-            {"ignore_index": -1},
-        ),
-        "linear_cross_entropy_backward": (
-            [leaf(T), leaf(T, 3), leaf(5, 3), leaf(T, dtype=dtypes.i32), leaf(T)],
-            {"ignore_index": -1, "weight_grad": True},
-        ),
-        "attention": ([leaf(B, T, 4, 8), leaf(B, S, 2, 8), leaf(B, S, 2, 6)], ATTENTION),
-        "attention_backward": (
-            [leaf(B, T, 4, 6), leaf(B, T, 4, 8), leaf(B, S, 2, 8), leaf(B, S, 2, 6), leaf(B, T, 4, 6),
-             leaf(B, T, 4)],
-            ATTENTION,
-        ),
-        "paged_attention": (
-            [leaf(T, 4, 8), leaf(Dim("N"), 2, 8, 16), leaf(Dim("N"), 2, 16, 6),
-             *[leaf(T, dtype=dtypes.i32)] * 2, leaf(B, Dim("P"), dtype=dtypes.i32)],
-            {"scale": 1.0, "window": 3, "softcap": 2.0, "alibi": False},
-        ),
-    }  # fmt: skip
-    inputs, attrs = symbolic[name]
+    inputs, attrs = SYMBOLIC[name]
     want = TABLE[name].infer(*(i.spec for i in inputs), **attrs)
     made = TABLE[name].fallback(*inputs, **attrs)
     assert isinstance(want, tuple) == isinstance(made, tuple)
     specs = tuple(m.spec for m in made) if isinstance(made, tuple) else made.spec
     assert specs == want
-
-
-FLAGS = {"lengths": False, "starts": False, "alibi": False}
-ATTENTION = {"scale": 1.0, "causal": True, "window": 3, "softcap": 2.0, **FLAGS}
 
 
 def test_messages():

@@ -16,11 +16,8 @@ from trivet.errors import InputError, TemplateError, UnsupportedError
 from trivet.formats.gguf import TensorSource, write_gguf
 from trivet.generate.engine import kv_dtype
 from trivet.generate.native import serving_plan
-from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
+from trivet.models.checkpoint import STALE, Checkpoint, open_checkpoint, resolve
 from trivet.text.chat_format import derive_chat_format
-
-#: metadata of an earlier export, or of a bundle, which is another file than this one
-REPLACED = ("trivet.plan.", "trivet.chat.", "trivet.bundle.", "trivet.version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
     dtype = kv_dtype(kv, definition.config.head_dim)
     serving = serving_plan(definition, checkpoint.architecture, dtype)
     chat, reason = _chat(checkpoint)
-    kept = {key: gguf.encoded(key) for key in gguf.metadata if not key.startswith(REPLACED)}
+    kept = {key: gguf.encoded(key) for key in gguf.metadata if not key.startswith(STALE)}
     ours = {"trivet.version": np.uint32(1), "trivet.plan.serve": serving, **chat}
     tensors = {name: TensorSource(t.dtype, t.shape, gguf.data(name)) for name, t in gguf.tensors.items()}
     write_gguf(target, {**kept, **ours}, tensors)

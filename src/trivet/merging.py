@@ -33,7 +33,7 @@ from trivet.dtypes import DType, f16
 from trivet.errors import InputError, NonFiniteError, UnsupportedError
 from trivet.formats.common import written_aside
 from trivet.formats.gguf import TensorSource
-from trivet.models.checkpoint import Checkpoint, Entry, open_checkpoint, resolve
+from trivet.models.checkpoint import STALE, Checkpoint, Entry, open_checkpoint, resolve
 from trivet.train import bundle
 
 F32 = npt.NDArray[np.float32]
@@ -43,14 +43,7 @@ FILE_TYPES = {
     "q4_1": 3, "q4_0": 2, "iq4_nl": 25, "q3_k": 11, "q2_k": 10,
 }  # fmt: skip
 #: metadata that a merged file does not share with its parent
-_DROPPED = (
-    "trivet.plan.",
-    "trivet.chat.",
-    "trivet.bundle.",
-    "trivet.version",
-    "trivet.parent",
-    "trivet.lineage",
-)
+_DROPPED = (*STALE, "trivet.parent", "trivet.lineage")
 _LINEAGE = "trivet.lineage"
 
 

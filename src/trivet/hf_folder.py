@@ -98,7 +98,7 @@ def _ordered(base: Checkpoint, name: str, source: TensorSource) -> npt.NDArray[A
 
 
 def _config(module: Any, base: Checkpoint, tensors: Mapping[str, TensorSource]) -> dict[str, Any]:
-    names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+    names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
     kind = names[tensors["token_embd.weight"].dtype.name]
     if not base.path.is_dir():
         return {**module.hf_config(base), "torch_dtype": kind}

@@ -185,8 +185,11 @@ def kinds(checkpoint: Checkpoint, type: str, weighted: bool = False) -> dict[str
     head = "token_embd.weight" if tied else "output.weight"
     found = {}
     for name, entry in checkpoint.tensors.items():
+        if not (entry.dtype.is_float or entry.dtype.is_packed):
+            found[name] = entry.dtype
+            continue
         if not _is_matrix(name, entry.shape):
-            found[name] = f32 if entry.dtype.is_float or entry.dtype.is_packed else entry.dtype
+            found[name] = f32
             continue
         layer = re.match(r"blk\.(\d+)\.", name)
         place = Place(int(layer[1]) if layer else 0, weighted=weighted, **facts)

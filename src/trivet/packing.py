@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from trivet.backends.native.quantize import quantize
 from trivet.blocks import tensor_bytes
-from trivet.dtypes import DType, bf16, f32
+from trivet.dtypes import DType, bf16, f32, f64
 from trivet.errors import InputError, NonFiniteError, UnsupportedError
 from trivet.formats.common import quoted
 from trivet.formats.gguf import TensorSource, write_split
@@ -161,7 +161,7 @@ class _Work:
 
     def _bytes(self, name: str, entry: Entry) -> npt.NDArray[Any]:
         kind, raw = self.kinds[name], entry.load()
-        same = kind is entry.dtype and not kind.is_float
+        same = kind is entry.dtype and (kind is f64 or not kind.is_float)
         out = self._kept(name, entry, raw) if same else self._packed(name, entry, kind, raw)
         self.advance(1)
         if self.checkpoint.gguf is not None:
@@ -172,14 +172,19 @@ class _Work:
         return out
 
     def _kept(self, name: str, entry: Entry, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if entry.dtype is f64:
+            _demand_finite(self.call, name, entry)
         self.done.tensors.append(Packed(name, entry.shape, entry.dtype, entry.dtype, 0.0))
         return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
 
     def _packed(self, name: str, entry: Entry, kind: DType, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
         shape = entry.shape or (1,)
         weights = self.importance.get(name) if kind.is_packed else None
+        source = entry.dtype
+        if source is f64:  # which the native core does not pack
+            raw, source = entry.values(), f32
         try:
-            out, squares, errors = quantize(raw, entry.dtype, shape, kind, weights, self.threads)
+            out, squares, errors = quantize(raw, source, shape, kind, weights, self.threads)
         except NonFiniteError:
             _demand_finite(self.call, name, entry)
             return self._unfit(name, entry, kind)

@@ -62,6 +62,16 @@ def test_a_missing_tensor(name, tmp_path):
         tv.load(tiny_model.write(tmp_path / "m.gguf", weights={name: None}))
 
 
+@pytest.mark.parametrize("name", ["output_norm.weight", "blk.1.ffn_up.weight", "token_embd.weight"])
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_a_tensor_of_integers(name, dtype, tmp_path):
+    whole = {name: tiny_model.tensors()[name].astype(dtype)}
+    path = tiny_model.write(tmp_path / "m.gguf", weights=whole)
+    with pytest.raises(ModelError, match=f"tensor '{name}' of m.gguf is i"):
+        tv.load(path)
+    assert name in describe(path)["problem"]
+
+
 def test_a_vocabulary_of_another_size(tmp_path):
     path = tiny_model.write(tmp_path / "m.gguf", {"tokenizer.ggml.token_type": np.ones(3, np.int32)})
     with pytest.raises(TokenizerError, match="token_type"):

@@ -141,6 +141,10 @@ class Checkpoint:
             )
         if entry is None:
             return None
+        if not (entry.dtype.is_float or entry.dtype.is_packed):
+            raise ModelError(
+                f"[load] tensor {name!r} of {self.path.name} is {entry.dtype}; the model wants floats"
+            )
         if entry.shape != shape:
             raise ModelError(
                 f"[load] tensor {name!r} is {entry.shape} in {self.path.name}; the model wants {shape}"

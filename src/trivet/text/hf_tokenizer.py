@@ -30,7 +30,7 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
     if kind not in ("gpt2", "llama", "t5") or (kind == "gpt2" and families.family(metadata) is None):
         raise UnsupportedError(
-            f"[merge] the tokenizer ({kind}, {pre}) is not written for Hugging Face: take the base's own"
+            f"[tokenizer] the tokenizer ({kind}, {pre}) is not written for Hugging Face: take the base's own"
         )
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
     if kind == "gpt2":
@@ -58,7 +58,7 @@ def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
     if isinstance(value, np.ndarray) and value.dtype.kind == "U":
         value = value.tolist()
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise TokenizerError(f"[merge] metadata {key} is not a list of strings")
+        raise TokenizerError(f"[tokenizer] metadata {key} is not a list of strings")
     return value
 
 

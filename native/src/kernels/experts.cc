@@ -157,7 +157,7 @@ struct DenseCall {
         out(matrix(made, outer.out[0].dtype, count, outer.out[0].dim(-1))),
         call(outer) {
     call.op = dense.name, call.in = in, call.n_in = 2, call.out = &out, call.n_out = 1;
-    call.scratch = static_cast<char*>(outer.scratch) + space_of(outer).own;
+    if (outer.scratch) call.scratch = static_cast<char*>(outer.scratch) + space_of(outer).own;
     if (outer.prepared)
       call.prepared = static_cast<const char*>(outer.prepared) +
                       expert * static_cast<int64_t>(dense.prepared_bytes(in[1]));

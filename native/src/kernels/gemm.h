@@ -124,7 +124,10 @@ static inline GemmCut gemm_cut(GemmShape s, int threads) {
   c.column_blocks = c.few ? least(column_tiles, threads) : blocks_of(s.n, Engine::kBlockColumns);
   if (s.m * s.n * s.k < 400000) threads = 1;  // not worth waking another thread
   while (c.units() < 4 * threads && c.units() % threads != 0) {
-    const bool columns = column_tiles / c.column_blocks >= row_tiles / c.row_blocks;
+    // Blocks of as many tiles each, else the larger are cut: who has done his waits for the others.
+    const bool larger = column_tiles / c.column_blocks >= row_tiles / c.row_blocks;
+    const bool even = column_tiles % (c.column_blocks + 1) == 0;
+    const bool columns = even == (row_tiles % (c.row_blocks + 1) == 0) ? larger : even;
     if (columns ? c.column_blocks == column_tiles : c.row_blocks == row_tiles) break;
     ++(columns ? c.column_blocks : c.row_blocks);
   }

@@ -172,7 +172,7 @@ struct FloatEngine {
 #endif
   static constexpr int kStreamed = 2 * kLanes;  // columns of a tile
   static constexpr int kDepth = 1;              // k is padded to a multiple of this
-  static constexpr int64_t kShare = 64;         // k of all panels that are packed before the next k
+  static constexpr int64_t kShare = 8;          // k of all panels that are packed before the next k
   static constexpr int64_t kBlockK = 256;       // a panel of B stays in the first cache
   static constexpr int64_t kBlockRows = 384;    // a block of A stays in the second
   static constexpr int64_t kBlockColumns = 1024;

@@ -1,6 +1,9 @@
 """Conversion between folders and GGUF files, there and back, read by transformers and llama.cpp, too."""
 
 import shutil
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -71,6 +74,31 @@ def test_parts_and_one_again(plain, tmp_path):
     original = GGUFFile.open(plain)
     assert {*whole.metadata} == {*original.metadata}
     assert all(np.array_equal(whole.data(n), original.data(n)) for n in original.tensors)
+
+
+def test_every_end_of_a_reply_comes_along(tmp_path):
+    folder_of(tmp_path / "folder", "gemma3")
+    (tmp_path / "folder" / "generation_config.json").write_text('{"eos_token_id": [258, 7, 9, 11]}')
+    file = tv.convert(tmp_path / "folder", tmp_path / "o.gguf").path
+    back = tv.convert(file, tmp_path / "back").path
+    theirs = transformers.GenerationConfig.from_pretrained(back)
+    eos = tv.load(file).tokenizer.eos_id
+    assert theirs.eos_token_id[0] == eos
+    assert {*theirs.eos_token_id} == {eos, 258, 7, 9, 11}
+    assert tv.load(back).tokenizer.end_ids == tv.load(file).tokenizer.end_ids == {eos, 258, 7, 9, 11}
+    said = {key for key, *_ in tv.compare(file, back).metadata}
+    assert not said & {"tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.chat_template"}
+
+
+def test_a_killed_conversion_is_begun_again(plain, tmp_path):
+    script = f"""
+        import os, trivet as tv
+        tv.convert({str(plain)!r}, {str(tmp_path / "folder")!r}, advance=lambda _: os.kill(os.getpid(), 9))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert done.returncode == -9
+    assert [path.suffix for path in (tmp_path / "folder").iterdir()] == [".partial"]
+    assert tv.load(tv.convert(plain, tmp_path / "folder").path).generate("hello", max_tokens=2).ids
 
 
 def test_types(plain, tmp_path):

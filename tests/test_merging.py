@@ -225,8 +225,8 @@ def test_a_folder_keeps_what_came_with_it(plain, tmp_path):
     tv.merge(made.path, adapter, tmp_path / "b")
     found = {f.name for f in (tmp_path / "b").iterdir()}
     assert found == {
-        "README.md", "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",
-        "tokenizer_config.json",
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "special_tokens_map.json",
+        "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
     assert json.loads((tmp_path / "b" / "config.json").read_text())["torch_dtype"] == "bfloat16"
     file = SafetensorsFile.open(tmp_path / "b")

@@ -16,14 +16,22 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet import arguments
-from trivet.errors import InputError, NonFiniteError, TrivetError
+from trivet.errors import (
+    FileError,
+    InputError,
+    NonFiniteError,
+    TokenizerError,
+    TrivetError,
+    UnsupportedError,
+)
 from trivet.generate.describe import plain
 from trivet.generate.model import Model
-from trivet.models.checkpoint import Entry, open_checkpoint, resolve
+from trivet.models.checkpoint import Checkpoint, Entry, open_checkpoint, resolve
 
 WINDOW = 2048  # tokens of a text that are seen together, at most
 LOGITS = 1 << 25  # logits of a model held at a time
-_NO_METADATA = ("trivet.plan.", "split.")  # what a file is for, not what the model is
+#: what a file is called and for, not what the model is
+_NO_METADATA = ("trivet.plan.", "split.", "general.file_type", "general.quantization_version")
 
 Advance = Callable[[int], None]
 
@@ -102,7 +110,7 @@ def compare(
     trivet.errors.FileError: [load] no file or folder 'model.gguf', and no model of that name ...
     """
     first, second = open_checkpoint(resolve(a)), open_checkpoint(resolve(b))
-    done = Comparison(metadata=_metadata(first.metadata, second.metadata))
+    done = Comparison(metadata=_metadata(_said(first), _said(second)))
     done.only_a = [name for name in first.tensors if name not in second.tensors]
     done.only_b = [name for name in second.tensors if name not in first.tensors]
     sums = np.zeros(2)
@@ -119,6 +127,14 @@ def compare(
     return done
 
 
+def _said(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A model's metadata, with the tokenizer of a folder; where that cannot be read, without it."""
+    try:
+        return {**checkpoint.metadata, **checkpoint.tokenizer_metadata}
+    except (TokenizerError, UnsupportedError, FileError):
+        return dict(checkpoint.metadata)
+
+
 def _metadata(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     keys = [key for key in {**a, **b} if not key.startswith(_NO_METADATA)]
     return [
@@ -133,6 +149,8 @@ def _same(a: Any, b: Any) -> bool:
         return np.array_equal(np.asarray(a), np.asarray(b))
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, float | np.floating) and isinstance(b, float | np.floating):
+        return bool(np.float32(a) == np.float32(b))  # what GGUF keeps of config.json's numbers
     return bool(a == b)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -65,17 +64,19 @@ def write(
             f"[{call}] {folder} is there and no folder; the name of a GGUF file to write ends in .gguf"
         )
     try:
+        files, notes = _kept(base.path) if base.path.is_dir() else _tokenizer(base)
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
         if any(folder.iterdir()):
             raise InputError(f"[{call}] {folder} is not empty; write somewhere else")
-        notes = _copy(base.path, folder) if base.path.is_dir() else _tokenizer(call, base, folder)
     except OSError as error:
-        raise FileError(f"[{call}] {folder}: {error.strerror}") from None
+        raise FileError(f"[{call}] {error.filename}: {error.strerror}") from None
+    files |= {"README.md": card.encode(), "config.json": json.dumps(config, indent=2).encode() + b"\n"}
+    # What takes long comes first: until that is done, nothing has its name.
     write_sharded(folder, named, {"format": "pt", **facts}, max_bytes)
-    for name, text in (("README.md", card), ("config.json", json.dumps(config, indent=2) + "\n")):
+    for name, data in files.items():
         with written_aside(folder / name, call) as file:
-            file.write(text.encode())
+            file.write(data)
     return notes
 
 
@@ -107,22 +108,19 @@ def _config(module: Any, base: Checkpoint, tensors: Mapping[str, TensorSource]) 
     return {**config, "torch_dtype": kind}
 
 
-def _copy(source: Path, folder: Path) -> list[str]:
-    """The tokenizer and whatever else is small, from folder to folder."""
+def _kept(source: Path) -> tuple[dict[str, bytes], list[str]]:
+    """The tokenizer and whatever else is small in a folder."""
+    files = {}
     for file in sorted(source.iterdir()):
         skipped = file.name in ("config.json", "README.md") or file.name.endswith(".index.json")
         if file.suffix in _KEPT and file.is_file() and not skipped and file.stat().st_size <= _MAX_KEPT:
-            shutil.copyfile(file, folder / file.name)
-    return []
+            files[file.name] = file.read_bytes()
+    return files, []
 
 
-def _tokenizer(call: str, base: Checkpoint, folder: Path) -> list[str]:
-    """The tokenizer of a GGUF file as files of a folder."""
+def _tokenizer(base: Checkpoint) -> tuple[dict[str, bytes], list[str]]:
+    """The tokenizer of a GGUF file as files of a folder, or why there is none."""
     try:
-        files = tokenizer_files(base.metadata)
+        return {name: text.encode() for name, text in tokenizer_files(base.metadata).items()}, []
     except UnsupportedError as error:
-        return [str(error)]
-    for name, text in files.items():
-        with written_aside(folder / name, call) as file:
-            file.write(text.encode())
-    return []
+        return {}, [str(error)]

@@ -20,7 +20,7 @@ _SPECIAL = {"bos_token": "bos_id", "eos_token": "eos_id", "unk_token": "unk_id",
 
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of the two files by name.
+    """The texts of the files by name: tokenizer.json, tokenizer_config.json and generation_config.json.
 
     A SentencePiece model without merges merges by scores. The merges written for it give the same ids but,
     maybe, where overlapping pairs make one token, as in runs of a letter: there the leftmost goes first here,
@@ -49,8 +49,24 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, str]:
     }
     if known.add_bos or known.add_eos:
         whole["post_processor"] = _template(known)
-    config = json.dumps(_config(metadata, known), ensure_ascii=False, indent=2) + "\n"
-    return {"tokenizer.json": json.dumps(whole, ensure_ascii=False), "tokenizer_config.json": config}
+    files = {
+        "tokenizer.json": json.dumps(whole, ensure_ascii=False),
+        "tokenizer_config.json": _page(_config(metadata, known)),
+    }
+    if generation := _generation(known):
+        files["generation_config.json"] = _page(generation)
+    return files
+
+
+def _page(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+
+
+def _generation(known: Tokenizer) -> dict[str, Any]:
+    """What generating begins and ends with: every token that ends a reply, EOS first."""
+    ends = sorted(known.end_ids, key=lambda id: (id != known.eos_id, id))
+    said = {"bos_token_id": known.bos_id, "eos_token_id": ends if len(ends) > 1 else next(iter(ends), None)}
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:

@@ -101,6 +101,14 @@ def test_a_killed_conversion_is_begun_again(plain, tmp_path):
     assert tv.load(tv.convert(plain, tmp_path / "folder").path).generate("hello", max_tokens=2).ids
 
 
+def test_parts_are_not_written_over_the_parts_that_are_read(plain, tmp_path):
+    parts = tv.convert(plain, tmp_path / "p.gguf", max_bytes=50_000).path
+    before = {f: f.read_bytes() for f in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=r"p-00001-of-\d+\.gguf is a part of the model itself"):
+        tv.convert(parts, tmp_path / "p.gguf", max_bytes=50_000)
+    assert {f: f.read_bytes() for f in tmp_path.iterdir()} == before
+
+
 def test_types(plain, tmp_path):
     q8 = open_checkpoint(tv.convert(plain, tmp_path / "q8.gguf", type="q8_0").path)
     assert q8.tensors["blk.0.attn_q.weight"].dtype.name == "q8_0"

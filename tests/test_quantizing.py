@@ -118,6 +118,34 @@ def test_arguments_that_are_wrong(source: Path, text: Path, tmp_path: Path) -> N
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("out", "more", "message"),
+    [
+        ("q.gguf", {"calibrate": "t.txt", "imatrix": "m.gguf"}, "is the model itself"),
+        ("q.gguf", {"calibrate": "t.txt", "imatrix": "link"}, "is the model itself"),
+        ("q.gguf", {"calibrate": "t.txt", "imatrix": "q.gguf"}, "cannot be both"),
+        ("q.gguf", {"calibrate": "t.txt", "imatrix": "t.txt"}, "is a text that is read"),
+        ("t.txt", {"calibrate": "t.txt"}, "is a text that is read"),
+        ("t.txt", {"evaluate": "t.txt"}, "is a text that is read"),
+        ("i.gguf", {"imatrix": "i.gguf"}, "cannot be both"),
+        ("folder/model.safetensors", {}, "is the model itself"),
+    ],
+)
+def test_what_is_read_is_not_written(
+    source: Path, text: Path, tmp_path: Path, out: str, more: dict[str, str], message: str
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(source.read_bytes())
+    (tmp_path / "t.txt").write_bytes(text.read_bytes())
+    (tmp_path / "i.gguf").write_bytes(b"x")
+    (tmp_path / "link").hardlink_to(tmp_path / "m.gguf")
+    tv.convert(source, tmp_path / "folder")
+    model = tmp_path / ("folder" if "/" in out else "m.gguf")
+    before = {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}
+    with pytest.raises(InputError, match=message):
+        tv.quantize(model, tmp_path / out, **{k: tmp_path / v for k, v in more.items()})
+    assert {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()} == before
+
+
 def test_models_that_will_not_do(tmp_path: Path) -> None:
     unknown = tiny_model.write(tmp_path / "u.gguf", {"general.architecture": "parrot"})
     with pytest.raises(ModelError, match="'parrot'"):

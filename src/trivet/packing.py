@@ -22,7 +22,7 @@ from trivet.backends.native.quantize import quantize
 from trivet.blocks import tensor_bytes
 from trivet.dtypes import DType, bf16, f32, f64
 from trivet.errors import InputError, NonFiniteError, UnsupportedError
-from trivet.formats.common import quoted
+from trivet.formats.common import quoted, same_file
 from trivet.formats.gguf import TensorSource, write_split
 from trivet.models.checkpoint import STALE, Checkpoint, Entry
 
@@ -64,8 +64,7 @@ def target(call: str, out: str | os.PathLike[str], checkpoint: Checkpoint) -> Pa
     if not str(out):
         raise InputError(f"[{call}] the file to write has an empty name")
     path = Path(out)
-    read = [checkpoint.path] if checkpoint.gguf is None else checkpoint.gguf.paths
-    if any(os.path.exists(path) and os.path.exists(part) and path.samefile(part) for part in read):
+    if any(same_file(path, part) for part in files(checkpoint)):
         raise InputError(f"[{call}] {path} is the model itself; write somewhere else")
     if checkpoint.unsupported:
         name, tensor = next(iter(checkpoint.unsupported.items()))
@@ -74,6 +73,13 @@ def target(call: str, out: str | os.PathLike[str], checkpoint: Checkpoint) -> Pa
             " trivet does not read"
         )
     return path
+
+
+def files(checkpoint: Checkpoint) -> list[Path]:
+    """What a checkpoint is read from: its parts; its folder, and what is in that but for GGUF files."""
+    if checkpoint.gguf is not None:
+        return list(checkpoint.gguf.paths)
+    return [checkpoint.path, *(f for f in checkpoint.path.iterdir() if f.suffix.lower() != ".gguf")]
 
 
 def write(
@@ -97,11 +103,11 @@ def write(
     advance: is told of every tensor that is written.
     Raises NonFiniteError that names a tensor with an infinity or NaN, and what `write_gguf` raises."""
     wanted = dict(kinds)
-    most = sys.maxsize if max_bytes is None else max_bytes
+    most, read = sys.maxsize if max_bytes is None else max_bytes, files(checkpoint)
     while True:
         work = _Work(call, checkpoint, wanted, importance or {}, threads, advance)
         try:
-            work.done.path = write_split(path, metadata, work.sources(), most)[0]
+            work.done.path = write_split(path, metadata, work.sources(), most, read)[0]
         except _Again:
             wanted |= work.again
             continue

@@ -12,6 +12,7 @@ import numpy as np
 from trivet import calibration, mixes, models, packing
 from trivet.calibration import Importance
 from trivet.errors import InputError
+from trivet.formats.common import same_file
 from trivet.generate.model import Model
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.packing import Packed
@@ -87,6 +88,7 @@ def quantize(
     watch = watch or Watch()
     checkpoint = open_checkpoint(resolve(model))
     target = packing.target("quantize", out, checkpoint)
+    _demand_apart(checkpoint, target, [f for f in (calibrate, evaluate) if f], imatrix, bool(calibrate))
     models.build(checkpoint)  # so that what is quantised is a model
     source = Model(checkpoint, device, threads=threads) if calibrate or evaluate else None
     text = None if evaluate is None else calibration.read(Path(evaluate))
@@ -98,6 +100,20 @@ def quantize(
         done.nll_before = before
         done.nll_after = _nll(Model(open_checkpoint(target), device, threads=threads), text, watch)
     return done
+
+
+def _demand_apart(
+    checkpoint: Checkpoint, target: Path, texts: list[str | Path], imatrix: str | Path | None, made: bool
+) -> None:
+    """Raises InputError where a file would be written over another that is read, or written."""
+    if imatrix is not None and same_file(imatrix, target):
+        raise InputError(f"[quantize] {target} cannot be both the model to write and the importance matrix")
+    written = [target, imatrix] if made and imatrix is not None else [target]
+    for path in written:
+        if any(same_file(path, text) for text in texts):
+            raise InputError(f"[quantize] {path} is a text that is read; write somewhere else")
+    if made and imatrix is not None and any(same_file(imatrix, part) for part in packing.files(checkpoint)):
+        raise InputError(f"[quantize] {imatrix} is the model itself; write the importance matrix elsewhere")
 
 
 def _importance(

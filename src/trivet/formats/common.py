@@ -113,6 +113,13 @@ def json_object(
     return parsed
 
 
+def same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
+    """Whether two paths are one file, by whatever links, or would be if it were there."""
+    if os.path.realpath(a) == os.path.realpath(b):
+        return True
+    return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
+
+
 @contextlib.contextmanager
 def written_aside(path: Path, call: str) -> Iterator[BinaryIO]:
     """A file that becomes `path` when the block ends, whole and synced, or, on any error, never existed."""

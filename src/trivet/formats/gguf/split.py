@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from trivet.blocks import tensor_bytes
 from trivet.errors import GGUFError, InputError
-from trivet.formats.common import quoted, written_aside
+from trivet.formats.common import quoted, same_file, written_aside
 from trivet.formats.gguf.writer import TensorSource, sources_of, stream_gguf
 
 NO, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
@@ -93,13 +93,16 @@ def write_split(
     metadata: Mapping[str, Any],
     tensors: Mapping[str, TensorSource | npt.NDArray[Any]],
     max_bytes: int,
+    read: Collection[Path] = (),
 ) -> list[Path]:
     """Writes a model as parts beside `path`, NAME-00001-of-N.gguf for NAME.gguf, and gives their paths: all
     of them whole, or none. What fits in one part becomes `path` itself.
 
     metadata, tensors: as for `write_gguf`; tensors keep their order.
     max_bytes: of tensors in a part; a larger tensor has a part to itself.
-    Raises as `write_gguf` does, and InputError for max_bytes below 1 or more than 65535 parts."""
+    read: files that the tensors come from, and no part may be.
+    Raises as `write_gguf` does, and InputError for max_bytes below 1, more than 65535 parts, or a part that
+    is read."""
     path = Path(path)
     if max_bytes < 1:
         raise InputError(f"[write_split] max_bytes is {max_bytes}; wanted at least 1")
@@ -113,6 +116,9 @@ def write_split(
         base = path.name.removesuffix(".gguf")
         paths = [path.with_name(part_name(base, i, count)) for i in range(1, count + 1)]
         headers = [_header(metadata, i, count, len(tensors)) for i in range(count)]
+    for part in paths:
+        if any(same_file(part, other) for other in read):
+            raise InputError(f"[write_split] {part} is a part of the model itself; write somewhere else")
     with ExitStack() as stack:  # which ends in reverse: the first part gets its name last
         files = [stack.enter_context(written_aside(part, "write_split")) for part in paths]
         for file, header, group in zip(files, headers, groups, strict=True):

@@ -167,6 +167,7 @@ def test_a_folder_without_a_tokenizer(tmp_path):
         ("full", {}, InputError, "is not empty"),
         ("full/file", {}, InputError, "is there and no folder"),
         ("missing/o.gguf", {}, FileError, "No such file"),
+        ("o.safetensors", {}, InputError, "neither a folder nor a .gguf file"),
     ],
 )
 def test_refused(plain, tmp_path, out, more, error, message):

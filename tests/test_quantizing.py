@@ -81,7 +81,7 @@ def test_calibration_is_kept_and_read(source: Path, text: Path, tmp_path: Path) 
 def test_packed_sources_lose_twice_and_say_so(source: Path, tmp_path: Path) -> None:
     tv.quantize(source, tmp_path / "q8.gguf", type="q8_0")
     done = tv.quantize(tmp_path / "q8.gguf", tmp_path / "q4.gguf", type="q4_0")
-    assert done.notes == ["14 tensors were packed before, and have lost twice: start from the original"]
+    assert done.notes[1:] == ["14 tensors were packed before, and have lost twice: start from the original"]
     again = tv.quantize(tmp_path / "q8.gguf", tmp_path / "same.gguf", type="q8_0")
     assert again.error == 0
 
@@ -91,6 +91,31 @@ def test_keys_of_an_earlier_file_go(source: Path, tmp_path: Path) -> None:
     tv.quantize(tmp_path / "exported.gguf", tmp_path / "q.gguf", type="q8_0")
     assert not [k for k in GGUFFile.open(tmp_path / "q.gguf").metadata if k.startswith("trivet.")]
     assert tv.load(tmp_path / "q.gguf", "cpu").generate("hello", max_tokens=2).ids
+
+
+def test_what_blocks_do_not_divide_is_told(source: Path, tmp_path: Path) -> None:
+    done = tv.quantize(source, tmp_path / "q.gguf", type="Q4_K_S")  # rows of 64 and 96
+    others = {str(t.after) for t in done.tensors if len(t.shape) == 2}
+    assert done.type == "q4_k_s"
+    assert done.notes == [
+        f"15 matrices have rows that blocks of 256 do not divide: they are {', '.join(sorted(others))}"
+    ]
+    assert tv.quantize(source, tmp_path / "q.gguf", type="q8_0").notes == []
+
+
+def test_texts_are_not_written_over(source: Path, text: Path, tmp_path: Path) -> None:
+    for out, more in (
+        (text.with_suffix(".gguf"), {}),
+        (tmp_path / "q.gguf", {"calibrate": text, "imatrix": text.with_suffix(".gguf")}),
+    ):
+        text.with_suffix(".gguf").write_text("mine")
+        with pytest.raises(InputError, match="is there and is no GGUF file"):
+            tv.quantize(source, out, **more)
+        assert text.with_suffix(".gguf").read_text() == "mine"
+    with pytest.raises(InputError, match=r"ends in \.gguf"):
+        tv.quantize(source, text)
+    with pytest.raises(FileError, match="No such file"):  # and not the text, which is read later
+        tv.quantize(source, tmp_path / "none/q.gguf", calibrate=text.with_suffix(".none"))
 
 
 def test_arguments_that_are_wrong(source: Path, text: Path, tmp_path: Path) -> None:

@@ -21,12 +21,14 @@ from trivet.blocks import dequantize, tensor_bytes
 from trivet.blocks import quantize as encode
 from trivet.dtypes import DType, f16, f32, f64
 from trivet.errors import InputError, NonFiniteError
-from trivet.formats.gguf import TensorSource
+from trivet.formats.gguf import TensorSource, demand_place
 from trivet.formats.safetensors_save import SHARD_BYTES
 from trivet.models.checkpoint import Checkpoint, Entry, open_checkpoint, resolve
 
 #: what a folder's weights may be
 FLOATS = ("f32", "f16", "bf16")
+#: endings of files that are not written, and no folder is meant by
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ def convert(
     trivet.errors.InputError: [convert] type is 'q4_k_m'; a folder has: keep, f32, f16, bf16
     """
     to_file = Path(out).suffix.lower() == ".gguf"
-    kind = mixes.ALIASES.get(type, type)
+    kind = mixes.named(type)
     known = ("keep", *(mixes.MIXES if to_file else FLOATS))
     if kind not in known:
         raise InputError(
@@ -73,7 +75,11 @@ def convert(
         )
     if max_bytes is not None and max_bytes < 1:
         raise InputError(f"[convert] max_bytes is {max_bytes}; wanted at least 1")
+    if Path(out).suffix.lower() in WEIGHTS:
+        raise InputError(f"[convert] {out} is neither a folder nor a .gguf file, which convert writes")
     checkpoint, target = _open(model, out)
+    if to_file:
+        demand_place("convert", target)
     models.build(checkpoint)  # so that what is converted is a model
     write = _file if to_file else _folder
     return write(checkpoint, target, kind, max_bytes, advance)
@@ -106,9 +112,8 @@ def _file(
     written = packing.write(
         "convert", target, checkpoint, kinds, metadata, max_bytes=max_bytes, advance=advance
     )
-    notes = packing.notes(written)
-    if "tokenizer.ggml.model" not in metadata:
-        notes.append("there is no tokenizer to write: the file speaks ids only")
+    notes = [] if type == "keep" else mixes.notes(checkpoint, type)
+    notes += packing.notes(written, metadata)
     return Converted(written.path, len(written.tensors), sum(t.nbytes for t in written.tensors), notes)
 
 
@@ -141,7 +146,8 @@ def _folder(
     notes = hf_folder.write("convert", target, checkpoint, tensors, {}, card, size)
     packed = sum(entry.dtype.is_packed for entry in checkpoint.tensors.values())
     if packed:
-        notes.append(f"{packed} tensors were packed: they are floats now, no better than before")
+        now = "f16" if type == "keep" else type
+        notes.append(f"{packed} tensors were packed: they are {now} now, no better than before")
     return Converted(
         target, len(tensors), sum(tensor_bytes(t.dtype, t.shape) for t in tensors.values()), notes
     )

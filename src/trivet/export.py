@@ -6,6 +6,7 @@ The result is still a GGUF that other programs read: what is added is metadata u
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from trivet import models
 from trivet.errors import InputError, TemplateError, UnsupportedError
-from trivet.formats.gguf import TensorSource, write_gguf
+from trivet.formats.gguf import TensorSource, demand_place, write_gguf
 from trivet.generate.engine import kv_dtype
 from trivet.generate.native import serving_plan
 from trivet.models.checkpoint import STALE, Checkpoint, open_checkpoint, resolve
@@ -33,8 +34,8 @@ def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
     """Writes a GGUF with the serving plan and the chat format inside; tensors are copied as they are.
 
     kv: what the plan keeps keys and values in, as for `trivet.load`.
-    Raises InputError if `out` is the model's own file, UnsupportedError if a tensor's type cannot be
-    written, and what opening the model raises."""
+    Raises InputError if `out` is the model's own file, or another that is no GGUF file, UnsupportedError if a
+    tensor's type cannot be written, and what opening the model raises."""
     if not str(out):
         raise InputError("[export] the file to write has an empty name")
     checkpoint = open_checkpoint(resolve(model))
@@ -42,7 +43,13 @@ def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
     own = [checkpoint.path] if checkpoint.gguf is None else checkpoint.gguf.paths
     if os.path.exists(target) and any(target.samefile(path) for path in own):
         raise InputError(f"[export] {target} is the model itself; write somewhere else")
-    if checkpoint.gguf is None or checkpoint.gguf.unsupported:
+    demand_place("export", target)
+    if checkpoint.gguf is None:
+        raise UnsupportedError(
+            f"[export] {checkpoint.path.name} is not a GGUF file, which export wants: `trivet convert"
+            f" {shlex.quote(str(checkpoint.path))} model.gguf` makes one"
+        )
+    if checkpoint.gguf.unsupported:
         raise UnsupportedError(
             f"[export] {checkpoint.path.name} is not a GGUF file whose every tensor trivet reads"
         )

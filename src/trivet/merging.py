@@ -32,7 +32,7 @@ from trivet.blocks import dequantize, quantize
 from trivet.dtypes import DType, f16
 from trivet.errors import InputError, NonFiniteError, UnsupportedError
 from trivet.formats.common import written_aside
-from trivet.formats.gguf import TensorSource
+from trivet.formats.gguf import TensorSource, demand_place
 from trivet.models.checkpoint import STALE, Checkpoint, Entry, open_checkpoint, resolve
 from trivet.train import bundle
 
@@ -114,6 +114,7 @@ def merge(
     Traceback (most recent call last):
     trivet.errors.InputError: [merge] the file to write has an empty name
     """
+    type = type.lower()
     if type != "keep" and type not in FILE_TYPES:
         raise InputError(f"[merge] type is {type!r}; known: keep, {', '.join(FILE_TYPES)}")
     if not str(out):
@@ -125,7 +126,10 @@ def merge(
         raise InputError("[merge] there is no adapter to merge")
     work = _Work(base, adapters, Path(out), type, advance)
     _spare(work.target, base, adapters)
-    return work.file() if work.target.suffix.lower() == ".gguf" else work.folder()
+    if work.target.suffix.lower() != ".gguf":
+        return work.folder()
+    demand_place("merge", work.target)
+    return work.file()
 
 
 def _spare(target: Path, base: Checkpoint, adapters: Sequence[Scaled]) -> None:
@@ -170,7 +174,12 @@ class _Work:
     def file(self) -> Merged:
         """Writes a GGUF file."""
         gguf = self.base.gguf
-        if gguf is None or gguf.unsupported:
+        if gguf is None:
+            raise UnsupportedError(
+                f"[merge] {self.base.path.name} is not a GGUF file: merge into a folder, or make one first:"
+                f" `trivet convert {shlex.quote(str(self.base.path))} model.gguf`"
+            )
+        if gguf.unsupported:
             raise UnsupportedError(
                 f"[merge] {self.base.path.name} is not a GGUF file whose every tensor trivet reads;"
                 " merge it into a folder"
@@ -230,7 +239,7 @@ class _Work:
         if entry.shape[-1] % kind.block:
             raise UnsupportedError(
                 f"[merge] {name} {entry.shape} would be {kind}, whose blocks of {kind.block} do not divide"
-                f" its rows of {entry.shape[-1]}; give another type: q8_0, f16"
+                f" its rows of {entry.shape[-1]}; give another type: q8_0 or f16"
             )
         return kind
 

@@ -171,6 +171,16 @@ MIXES: dict[str, Mix] = {
 #: what people call a mix in short
 ALIASES = {"q5_k": "q5_k_m", "q4_k": "q4_k_m", "q3_k": "q3_k_m"}
 
+
+def named(type: str) -> str:
+    """A type's name as MIXES has it, from any case and from an alias.
+
+    >>> named("Q4_K_M"), named("q4_k"), named("keep")
+    ('q4_k_m', 'q4_k_m', 'keep')
+    """
+    return ALIASES.get(type.lower(), type.lower())
+
+
 _OF_EIGHT_EXPERTS = (("attn_v", _eight_experts, q8_0), ("attn_k", _eight_experts, q8_0))
 #: for rows that do not divide by 256
 _NARROW = {q2_k: iq4_nl, q3_k: iq4_nl, q4_k: q5_0, q5_k: q5_1, q6_k: q8_0}
@@ -180,6 +190,30 @@ _WHOLE = ("_norm", "ffn_gate_inp", "position_embd", "token_types", "ssm_conv1d",
 
 def kinds(checkpoint: Checkpoint, type: str, weighted: bool = False) -> dict[str, DType]:
     """The dtype of each tensor of a model, under a type of MIXES. `weighted`: with an importance matrix."""
+    wanted = _wanted(checkpoint, type, weighted)
+    return {name: _fitting(dtype, checkpoint.tensors[name].shape) for name, dtype in wanted.items()}
+
+
+def notes(checkpoint: Checkpoint, type: str, weighted: bool = False) -> list[str]:
+    """Which matrices are not what the type makes of others, as their rows are no whole blocks.
+
+    A smaller block that does not divide a row is told, and not the larger one."""
+    unfit: dict[int, list[str]] = {}
+    for name, dtype in _wanted(checkpoint, type, weighted).items():
+        shape = checkpoint.tensors[name].shape
+        given = _fitting(dtype, shape)
+        if given is not dtype:
+            unfit.setdefault(32 if shape[-1] % 32 else dtype.block, []).append(given.name)
+    said = []
+    for block, found in sorted(unfit.items()):
+        have, are = ("matrices have", "they are") if len(found) > 1 else ("matrix has", "it is")
+        types = ", ".join(sorted(set(found)))
+        said.append(f"{len(found)} {have} rows that blocks of {block} do not divide: {are} {types}")
+    return said
+
+
+def _wanted(checkpoint: Checkpoint, type: str, weighted: bool) -> dict[str, DType]:
+    """The same where every row is whole blocks."""
     mix, facts = MIXES[type], _facts(checkpoint)
     tied = "output.weight" not in checkpoint.tensors
     head = "token_embd.weight" if tied else "output.weight"
@@ -193,8 +227,7 @@ def kinds(checkpoint: Checkpoint, type: str, weighted: bool = False) -> dict[str
             continue
         layer = re.match(r"blk\.(\d+)\.", name)
         place = Place(int(layer[1]) if layer else 0, weighted=weighted, **facts)
-        wanted = _head(mix.base) if name == head else _part(mix, name, place)
-        found[name] = _fitting(wanted, entry.shape[-1])
+        found[name] = _head(mix.base) if name == head else _part(mix, name, place)
     return found
 
 
@@ -214,7 +247,10 @@ def _part(mix: Mix, name: str, place: Place) -> DType:
     )
 
 
-def _fitting(dtype: DType, row: int) -> DType:
+def _fitting(dtype: DType, shape: tuple[int, ...]) -> DType:
+    if not dtype.is_packed:
+        return dtype
+    row = shape[-1]
     if row % dtype.block:
         dtype = _NARROW.get(dtype, f16)
     return f16 if row % dtype.block else dtype

@@ -125,7 +125,7 @@ def carried(checkpoint: Checkpoint) -> dict[str, Any]:
     return {key: gguf.encoded(key) for key in checkpoint.metadata if not key.startswith(STALE)}
 
 
-def notes(written: Written) -> list[str]:
+def notes(written: Written, metadata: Mapping[str, Any]) -> list[str]:
     """What a user ought to know of what was written."""
     packed = sum(t.before.is_packed and t.after is not t.before for t in written.tensors)
     said = []
@@ -134,6 +134,8 @@ def notes(written: Written) -> list[str]:
     after = {tensor.name: tensor.after for tensor in written.tensors}
     for name, kind in written.unfit.items():
         said.append(f"{quoted(name)} is {after[name]}: its values are too large, or too small, for {kind}")
+    if "tokenizer.ggml.model" not in metadata:
+        said.append("there is no tokenizer to write: the file speaks ids only")
     return said
 
 

@@ -13,6 +13,7 @@ from trivet import calibration, mixes, models, packing
 from trivet.calibration import Importance
 from trivet.errors import InputError
 from trivet.formats.common import same_file
+from trivet.formats.gguf import demand_place
 from trivet.generate.model import Model
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
 from trivet.packing import Packed
@@ -67,8 +68,9 @@ def quantize(
 
     model: a GGUF file, a Hugging Face folder, or a short name. Packed weights are unpacked first, and lose a
         second time: start from the original where you can.
-    out: the file to write. It is there whole, or not at all.
-    type: one of `trivet.mixes.MIXES`: q4_k_m, q8_0 ... `trivet.mixes` says what each makes of which tensor.
+    out: the .gguf file to write. It is there whole, or not at all, and replaces no file but a GGUF file.
+    type: one of `trivet.mixes.MIXES`, in any case: q4_k_m, q8_0 ... `trivet.mixes` says what each makes of
+        which tensor.
     calibrate: a UTF-8 text file that is run through the model; columns of weights that meet large activations
         then err less. A few thousand words of what the model will be used for are enough.
     imatrix: a file of such measurements in llama.cpp's format: read, or with `calibrate` written.
@@ -81,7 +83,7 @@ def quantize(
     Traceback (most recent call last):
     trivet.errors.InputError: [quantize] type is 'q4'; known: f32, f16, bf16, q8_0, q6_k, q5_k_m, ...
     """
-    kind = mixes.ALIASES.get(type, type)
+    kind = mixes.named(type)
     if kind not in mixes.MIXES:
         known = ", ".join([*mixes.MIXES, *mixes.ALIASES])
         raise InputError(f"[quantize] type is {type!r}; known: {known}")
@@ -89,6 +91,9 @@ def quantize(
     checkpoint = open_checkpoint(resolve(model))
     target = packing.target("quantize", out, checkpoint)
     _demand_apart(checkpoint, target, [f for f in (calibrate, evaluate) if f], imatrix, bool(calibrate))
+    demand_place("quantize", target)
+    if calibrate is not None and imatrix is not None:
+        demand_place("quantize", imatrix, named=False)
     models.build(checkpoint)  # so that what is quantised is a model
     source = Model(checkpoint, device, threads=threads) if calibrate or evaluate else None
     text = None if evaluate is None else calibration.read(Path(evaluate))
@@ -149,7 +154,7 @@ def _write(
         "quantize", target, checkpoint, kinds, metadata,
         importance=weights, threads=threads, advance=watch.written,
     )  # fmt: skip
-    notes += packing.notes(written)
+    notes += mixes.notes(checkpoint, type, importance is not None) + packing.notes(written, metadata)
     return Quantized(
         target,
         type,

@@ -22,7 +22,7 @@ T, f32 = Dim("T"), dtypes.f32
 
 def test_metal_is_asked_for_by_name_and_the_reason_is_given(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    assert HERE.on("metal").unavailable() == "no Metal device: MLX here computes on the processor"
+    assert HERE.on("metal").unavailable() == "no Metal device: that is a Mac with Apple silicon"
     assert HERE.on("metal") is HERE.on("metal") is not HERE
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import tiny_model
@@ -212,6 +213,17 @@ def test_export_refuses_what_is_no_file(out, tmp_path):
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "pipe").is_fifo()  # it is not renamed over
+
+
+def test_inspect_check_fails_where_there_are_problems(tmp_path):
+    norm = np.full(tiny_model.WIDTH, np.nan, np.float32)
+    bad = tiny_model.write(tmp_path / "bad.gguf", weights={"output_norm.weight": norm})
+    assert trivet("inspect", bad, "--check").returncode == 1
+    done = trivet("inspect", bad, "--check", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["problems"]
+    assert trivet("inspect", bad).returncode == 0
+    assert trivet("inspect", tiny_model.write(tmp_path / "m.gguf"), "--check").returncode == 0
 
 
 def test_export_writes_through_a_link(tmp_path):

@@ -1,6 +1,7 @@
 """`trivet eval --data` as a user runs it."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -45,6 +46,21 @@ def test_a_table(files):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].split() == ["data", "rows", "right", "share"]
     assert done.stdout.splitlines()[1].split()[:2] == ["c", "1"]
+
+
+def test_numbers_have_five_and_four_places(files):
+    done = trivet(files, "--data", f"{files}/h.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"h +\d+ +\d+\.\d{5} +\d+\.\d{4}", done.stdout.splitlines()[1])
+
+
+def test_a_text_beyond_the_context_is_scored_in_windows(files):
+    (files / "long.txt").write_text("hello, he said; " * 40)
+    done = trivet(files, "--text", files / "long.txt", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["window"] == tiny_model.CONTEXT < found["tokens"] == found["scored"] + 1
+    assert f"scored in windows of {tiny_model.CONTEXT}" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,18 @@ def test_what_is_said(made, tmp_path):
     assert len(ok("run", out, "hello", "--raw", "--max-tokens", 3, "--temperature", 0)) > 0
 
 
+def test_few_bits_want_a_text(made, tmp_path):
+    model, text = made
+    for type, more, noted in (
+        ("Q4_0", (), True),
+        ("q8_0", (), False),
+        ("q4_0", ("--calibrate", text), False),
+    ):
+        done = trivet("quantize", model, tmp_path / "q.gguf", "--type", type, *more)
+        assert done.returncode == 0, done.stderr
+        assert ("--calibrate TEXT" in done.stderr) is noted
+
+
 def test_mistakes_are_one_line(made, tmp_path):
     model, _ = made
     done = trivet("quantize", model, tmp_path / "q.gguf", "--type", "q9")

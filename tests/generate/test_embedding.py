@@ -63,6 +63,8 @@ def test_what_is_refused(path, tmp_path):
     for texts in (["a", ""], [[]], 5, [5.5], [[1, -1]], [[999]], [None]):
         with pytest.raises(InputError):
             model.embed(texts)
+    with pytest.raises(InputError, match=r"\[embed\] the prompt is empty"):
+        model.embed([""])
     with pytest.raises(InputError, match="pooling"):
         model.embed("a", pooling="max")
     with pytest.raises(InputError, match="normalize"):

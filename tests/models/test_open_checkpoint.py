@@ -39,12 +39,17 @@ CONFIG = {
         (b'{"hidden_size": 8}', "has no model_type"),
         (b'{"model_type": 7}', "has no model_type"),
         (b'{"model_type": ["llama"]}', "has no model_type"),
+        (
+            b'{"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}',
+            "quantised (gptq): trivet opens folders of floats",
+        ),
+        (b'{"model_type": "llama", "quantization_config": [[]]}', "quantised (quantization_config)"),
         (b'{"model_type": "no-such-thing"}', "'no-such-thing'; known: "),
     ],
 )
 def test_a_config_that_is_none(tmp_path: Path, text: bytes, found: str) -> None:
     (tmp_path / "config.json").write_bytes(text)
-    with pytest.raises((FileError, ModelError)) as caught:
+    with pytest.raises((FileError, ModelError, UnsupportedError)) as caught:
         open_checkpoint(tmp_path)
     assert found in str(caught.value)
     assert len(str(caught.value)) < 1000

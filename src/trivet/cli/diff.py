@@ -15,7 +15,6 @@ import typer
 from trivet.cli.output import (
     DeviceOption,
     JsonOption,
-    ModelArgument,
     ThreadsOption,
     emit_json,
     read_text,
@@ -32,8 +31,8 @@ SHOWN = 10  # tensors that differ most
 
 
 def diff(
-    a: ModelArgument,
-    b: ModelArgument,
+    a: Annotated[str, typer.Argument(metavar="A", help="A model: a file, a folder, or a name, as for run.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     text: Annotated[Path | None, typer.Option(help="A UTF-8 text file, scored by both.")] = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     device: DeviceOption = "auto",

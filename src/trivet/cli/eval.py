@@ -19,6 +19,7 @@ from trivet.cli.output import (
     ModelArgument,
     ThreadsOption,
     emit_json,
+    note,
     read_text,
     table,
 )
@@ -38,7 +39,7 @@ def eval(
         str | None, typer.Option(help="Of rows: loss, exact (the answer itself) or choice. [loss]")
     ] = None,
     window: Annotated[
-        int, typer.Option(min=0, help="Of a text: tokens per window; 0 is one window over all.")
+        int, typer.Option(min=0, help="Of a text: tokens per window; 0 is one over all, or the context.")
     ] = 0,
     stride: Annotated[
         int, typer.Option(min=0, help="Tokens between windows; 0 is one less than a window.")
@@ -79,6 +80,10 @@ def _text(m: Any, text: Path, window: int, stride: int, as_json: bool) -> None:
     ids = m.tokenizer.encode(read_text("[eval]", text), add_special=True)
     if len(ids) < 2:
         raise InputError(f"[eval] {text} is {len(ids)} tokens; there is nothing to score")
+    if not window and len(ids) > m.context:
+        window = m.context
+        stride = min(stride, window - 1)
+        note(f"{len(ids)} tokens are more than the context: scored in windows of {window}")
     from trivet.cli.progress import progress
 
     with progress("scoring", len(ids) - 1, quiet=as_json) as advance:
@@ -127,11 +132,22 @@ def _rows(m: Any, files: dict[str, Path], task: str, max_tokens: int, as_json: b
         emit_json({"task": task, "splits": results})
         return
     columns = ("tokens", "mean NLL", "perplexity") if task == "loss" else ("rows", "right", "share")
-    shown = [[name, *(f"{r[c.replace(' ', '_').lower()]}" for c in columns)] for name, r in results.items()]
+    shown = [
+        [name, *(_cell(r[c.replace(" ", "_").lower()], c) for c in columns)] for name, r in results.items()
+    ]
     table(("data", *columns), shown)
     for result in results.values():
         for line, wanted, given in result.get("wrong", [])[:3]:
             print(f"line {line}: wanted {wanted[:100]!r}, got {given[:100]!r}")
+
+
+def _cell(value: float | None, column: str) -> str:
+    """A number as --text has it."""
+    if value is None:
+        return "-"
+    return (
+        f"{value:.5f}" if column == "mean NLL" else f"{value:.4f}" if isinstance(value, float) else str(value)
+    )
 
 
 def _loss(m: Any, path: Path) -> dict[str, Any]:

@@ -28,7 +28,12 @@ def inspect(
     model: ModelArgument,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Read every tensor, for NaN and infinity; small ones are always.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Read every tensor, for NaN and infinity; small ones are always. Exits with 1 if any"
+            " problem is found.",
+        ),
     ] = False,
     context: ContextOption = None,
     kv: KvOption = None,
@@ -40,7 +45,13 @@ def inspect(
         found = describe(model, context, kv, check=check)
     if as_json:
         emit_json(found)
-        return
+    else:
+        _show(found, tensors, check)
+    if check and found["problems"]:
+        raise typer.Exit(1)
+
+
+def _show(found: dict[str, Any], tensors: bool, check: bool) -> None:
     table(("metadata", "value"), [(k, short(v)) for k, v in found["metadata"].items()])
     print()
     if tensors:

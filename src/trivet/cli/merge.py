@@ -68,6 +68,6 @@ def _show(done: Merged) -> None:
             " lost between steps; --type q8_0 or f16 errs less"
         )
     if done.kept < LITTLE:
-        note("much of the change was lost in packing; --type q8_0 or f32 keeps more of it")
+        note("much of the change was lost in packing; --type q8_0 or f16 keeps more of it")
     for text in done.notes:
         note(text)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "trivet quantize smollm2-f16.gguf smollm2-q4.gguf --type q4_k_m"
 SHOWN = 5  # tensors with the largest error
+FEW = 6  # bits a weight, under which an importance matrix is worth its while
 
 
 def quantize(
@@ -37,7 +38,7 @@ def quantize(
         str,
         typer.Option(
             help="q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s, iq4_nl, q4_1, q4_0, q3_k_l, q3_k_m,"
-            " q3_k_s or q2_k; or f32, f16, bf16."
+            " q3_k_s or q2_k; or f32, f16, bf16. q5_k, q4_k and q3_k are their _m."
         ),
     ] = "q4_k_m",
     calibrate: Annotated[
@@ -57,6 +58,7 @@ def quantize(
     threads: ThreadsOption = 0,
     as_json: JsonOption = False,
 ) -> None:
+    from trivet.mixes import MIXES
     from trivet.models.checkpoint import open_checkpoint, resolve
     from trivet.quantizing import Watch
     from trivet.quantizing import quantize as write
@@ -69,8 +71,11 @@ def quantize(
         )  # fmt: skip
     if as_json:
         emit_json(_facts(done))
-    else:
-        _show(done)
+        return
+    _show(done)
+    base = MIXES[done.type].base
+    if calibrate is None and imatrix is None and 8 * base.nbytes < FEW * base.block:
+        note(f"{done.type} errs much less with --calibrate TEXT, a text such as the model will be used for")
 
 
 def _facts(done: Quantized) -> dict[str, Any]:

@@ -169,15 +169,15 @@ class Model:
         contents = literal.find(text, messages, render, self.tokenizer)
         return self.tokenizer.encode(text, parse_special=True, literal=contents)
 
-    def encode_prompt(self, prompt: Prompt) -> list[int]:
+    def encode_prompt(self, prompt: Prompt, call: str = "generate") -> list[int]:
         """Ids of a prompt: text is encoded with the special tokens the file asks for, and those it spells."""
         ids = (
             self.tokenizer.encode(prompt, add_special=True, parse_special=True)
             if isinstance(prompt, str)
-            else arguments.integers(prompt, "[generate] the prompt")
+            else arguments.integers(prompt, f"[{call}] the prompt")
         )
         if not ids:
-            raise InputError("[generate] the prompt is empty")
+            raise InputError(f"[{call}] the prompt is empty")
         check_ids(ids, self.config.vocab)
         return ids
 
@@ -202,7 +202,7 @@ class Model:
         kind = pooling_of(self.checkpoint, pooling)
         if not isinstance(normalize, bool):
             raise InputError(f"[embed] normalize is {normalize!r}; wanted True or False")
-        encoded = [self.encode_prompt(text) for text in _listed(texts)]
+        encoded = [self.encode_prompt(text, "embed") for text in _listed(texts)]
         longest = max(map(len, encoded), default=0)
         if longest > self.context:
             raise CapacityError(f"[embed] a text of {longest} tokens; the context is {self.context}")

@@ -265,6 +265,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = json_object(map_file(path, "load"), lambda found: FileError(f"[load] {path}: {found}"))
     if not isinstance(config.get("model_type"), str):
         raise ModelError(f"[load] {path} has no model_type")
+    packed = config.get("quantization_config")
+    if packed is not None:
+        method = packed.get("quant_method") if isinstance(packed, dict) else None
+        named = method if isinstance(method, str) and method.isidentifier() else "quantization_config"
+        raise UnsupportedError(
+            f"[load] {folder} is quantised ({named:.40}): trivet opens folders of floats, and GGUF files"
+        )
     return config
 
 

@@ -7,6 +7,7 @@ run.result         # a PEFT folder: tv.load("smollm2-135m", adapter=run.result)
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
@@ -66,7 +67,10 @@ class Session(Shared):
         if on == "nf4":
             self.notes += base.nf4_notes(self.checkpoint, c.nf4_block)
         if self.config.method == "full" and self.model.checkpoint.gguf is None:
-            raise InputError(f"[train] full wants a GGUF file, as it writes one; {self.config.model} is none")
+            raise InputError(
+                f"[train] full wants a GGUF file, as it writes one; {self.config.model} is none:"
+                f" `trivet convert {shlex.quote(str(self.config.model))} model.gguf` makes one"
+            )
         if self.saved is not None and self.saved.facts.get("model") != self.model.checkpoint.sha256:
             raise FileError(f"[resume] {self.config.model} is not the model this run began with")
 

@@ -27,7 +27,7 @@ def version() -> str | None:
 def missing(platform: str) -> str | None:
     """None if programs can run on this platform, else why not."""
     if platform == METAL and (sys.platform, machine.machine()) != ("darwin", "arm64"):
-        return "no Metal device: MLX here computes on the processor"
+        return "no Metal device: that is a Mac with Apple silicon"
     found, what = version(), "trivet[metal]" if sys.platform == "darwin" else "mlx[cpu]"
     if found is None:
         return f"MLX is not installed: pip install '{what}'"

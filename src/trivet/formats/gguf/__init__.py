@@ -24,6 +24,7 @@ A model may be split into several such files: see split.py.
 """
 
 from trivet.formats.common import TensorInfo, UnsupportedTensor
+from trivet.formats.gguf.place import demand_place
 from trivet.formats.gguf.reader import GGUFFile
 from trivet.formats.gguf.split import write_split
 from trivet.formats.gguf.types import Encoded
@@ -35,6 +36,7 @@ __all__ = [
     "TensorInfo",
     "TensorSource",
     "UnsupportedTensor",
+    "demand_place",
     "stream_gguf",
     "write_gguf",
     "write_split",

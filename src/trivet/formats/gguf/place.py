@@ -25,7 +25,7 @@ def demand_place(call: str, out: str | os.PathLike[str], *, named: bool = True) 
             raise FileError(f"[{call}] {path}: is a folder, or not a regular file")
         if named and path.suffix.lower() != ".gguf":
             raise InputError(f"[{call}] {path}: the name of a GGUF file ends in .gguf")
-        os.stat(Path(os.path.realpath(path)).parent)
+        os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), ""))  # which has to be a folder
         if not os.path.exists(path):
             return path
         if not path.is_file():  # opening a pipe would wait

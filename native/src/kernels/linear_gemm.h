@@ -1,5 +1,5 @@
-// linear of many tokens with dense weights, as a product in blocks (gemm.h): tokens are copied into panels
-// that stay in cache, f32 weights are read where they stand. The bits are those of multiply_dense().
+// linear of many tokens with dense weights, as a product in blocks (gemm.h): weights are copied into panels
+// that stay in the second cache, and tokens stream by. The bits are those of multiply_dense().
 #pragma once
 
 #include "kernels/gemm.h"

@@ -22,6 +22,7 @@ from trivet.cli.output import (
 from trivet.cli.progress import waiting
 
 EXAMPLE = "trivet inspect smollm2-135m --context 4096 --check"
+NO_TEMPLATE = "none: it completes text, and cannot chat"
 
 
 def inspect(
@@ -120,7 +121,7 @@ def _words(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("special tokens", special or "none"),
         ("a text gets", ", ".join(adds) or "nothing added"),
         ("a reply ends with", ", ".join(map(_token, words["ends"])) or "no token"),
-        ("chat template", "none" if template is None else f"{template['characters']} characters"),
+        ("chat template", f"{template['characters']} characters" if template else NO_TEMPLATE),
     ]
 
 

@@ -225,7 +225,7 @@ def _words(checkpoint: Checkpoint) -> tuple[dict[str, Any] | None, dict[str, Any
 
 def _template(source: str | None, facts: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
     if source is None:
-        return None, ["there is no chat template: it completes text, and cannot chat"]
+        return None, []
     from trivet.text.chat_format import derive_chat_format  # Jinja
 
     bos, eos = (facts["special"].get(name, {"token": ""})["token"] for name in ("bos", "eos"))

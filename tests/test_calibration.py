@@ -10,6 +10,7 @@ import pytest
 import tiny_model
 from trivet import calibration
 from trivet.errors import FileError, GGUFError, InputError, NonFiniteError
+from trivet.formats.common import read_text
 from trivet.formats.gguf import write_gguf
 from trivet.generate.model import load
 
@@ -121,4 +122,4 @@ def test_texts_and_weights_that_will_not_do(tmp_path: Path) -> None:
         calibration.collect(model, TEXT)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(FileError, match="not UTF-8: byte 3"):
-        calibration.read(tmp_path / "latin.txt")
+        read_text("quantize", tmp_path / "latin.txt")

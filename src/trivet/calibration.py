@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -145,13 +144,3 @@ def _read(file: GGUFFile, name: str) -> npt.NDArray[np.float64]:
     if not np.isfinite(values).all() or (values < 0).any():
         raise FileError(f"[imatrix] {file.path}: tensor {quoted(name)}: has values below 0, or not finite")
     return values.reshape(-1, info.shape[-1])
-
-
-def read(path: Path) -> str:
-    """A UTF-8 file's text. Raises FileError."""
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise FileError(f"[quantize] {path} is not UTF-8: byte {error.start}") from None
-    except (OSError, ValueError) as error:
-        raise FileError(f"[quantize] {path}: {getattr(error, 'strerror', None) or error}") from None

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import cards, dtypes, hf_folder, mixes, models, packing
-from trivet.blocks import dequantize, tensor_bytes
-from trivet.blocks import quantize as encode
+from trivet import cards, hf_folder, mixes, models, packing
+from trivet.blocks import tensor_bytes
 from trivet.dtypes import DType, f16, f32, f64
-from trivet.errors import InputError, NonFiniteError
+from trivet.errors import InputError
 from trivet.formats.gguf import TensorSource, demand_place
 from trivet.formats.safetensors_save import SHARD_BYTES
 from trivet.models.checkpoint import Checkpoint, Entry, open_checkpoint, resolve
@@ -139,7 +138,7 @@ def _folder(
 ) -> Converted:
     tensors = {}
     for name, entry in checkpoint.tensors.items():
-        kind = _float(entry) if type == "keep" else dtypes.BY_NAME[type]
+        kind = hf_folder.floating(entry, type)
         tensors[name] = TensorSource(kind, entry.shape, partial(_floats, name, entry, kind, advance))
     card = cards.converted(target.name, checkpoint.path.name)
     size = SHARD_BYTES if max_bytes is None else max_bytes
@@ -153,18 +152,8 @@ def _folder(
     )
 
 
-def _float(entry: Entry) -> DType:
-    return f16 if entry.dtype.is_packed else entry.dtype
-
-
 def _floats(name: str, entry: Entry, kind: DType, advance: Callable[[int], None]) -> npt.NDArray[Any]:
     advance(1)
     if entry.dtype is kind:
         return np.ascontiguousarray(entry.load())
-    values = entry.values()
-    if not np.isfinite(values).all():
-        raise NonFiniteError(f"[convert] tensor {name!r} holds values that are not finite")
-    raw = encode(values, kind)
-    if not np.isfinite(dequantize(raw.reshape(-1), kind, entry.shape)).all():
-        raise NonFiniteError(f"[convert] tensor {name!r} is beyond {kind}; give type f32 or bf16")
-    return raw
+    return packing.encoded("convert", f"tensor {name!r}", entry.values(), kind)[0]

@@ -5,7 +5,6 @@ The result is still a GGUF that other programs read: what is added is metadata u
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from trivet import models
 from trivet.errors import InputError, TemplateError, UnsupportedError
+from trivet.formats.common import same_file
 from trivet.formats.gguf import TensorSource, demand_place, write_gguf
 from trivet.generate.engine import kv_dtype
 from trivet.generate.native import serving_plan
@@ -41,7 +41,7 @@ def export(model: str | Path, out: str | Path, *, kv: str = "f16") -> Exported:
     checkpoint = open_checkpoint(resolve(model))
     target = Path(out)
     own = [checkpoint.path] if checkpoint.gguf is None else checkpoint.gguf.paths
-    if os.path.exists(target) and any(target.samefile(path) for path in own):
+    if any(same_file(target, path) for path in own):
         raise InputError(f"[export] {target} is the model itself; write somewhere else")
     demand_place("export", target)
     if checkpoint.gguf is None:

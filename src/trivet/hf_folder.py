@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import graph, models
+from trivet import dtypes, graph, models
 from trivet.adapter import in_order
 from trivet.blocks import dequantize
-from trivet.dtypes import f32
+from trivet.dtypes import DType, f16, f32
 from trivet.errors import FileError, InputError, UnsupportedError
 from trivet.formats.common import sweep, written_aside
 from trivet.formats.gguf import TensorSource
 from trivet.formats.safetensors_save import SHARD_BYTES, write_sharded
-from trivet.models.checkpoint import Checkpoint, offset, transposed
+from trivet.models.checkpoint import Checkpoint, Entry, offset, read_config, transposed
 from trivet.text.hf_tokenizer import tokenizer_files
 
 #: endings of the files that are copied from a folder
@@ -80,6 +80,13 @@ def write(
     return notes
 
 
+def floating(entry: Entry, type: str) -> DType:
+    """What a folder holds a tensor as: what `type` says, or, of "keep", what it is, f16 if it is packed."""
+    if type != "keep":
+        return dtypes.BY_NAME[type]
+    return f16 if entry.dtype.is_packed else entry.dtype
+
+
 def _part(base: Checkpoint, name: str, source: TensorSource, index: int) -> npt.NDArray[Any]:
     """One part of a tensor that a folder holds in parts."""
     return np.ascontiguousarray(_ordered(base, name, source)[index])
@@ -103,7 +110,7 @@ def _config(module: Any, base: Checkpoint, tensors: Mapping[str, TensorSource]) 
     kind = names[tensors["token_embd.weight"].dtype.name]
     if not base.path.is_dir():
         return {**module.hf_config(base), "torch_dtype": kind}
-    config = json.loads((base.path / "config.json").read_text("utf-8"))
+    config = read_config(base.path)
     config.pop("dtype", None)
     return {**config, "torch_dtype": kind}
 

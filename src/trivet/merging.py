@@ -26,21 +26,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import cards, dtypes, hf_folder, models
+from trivet import cards, dtypes, hf_folder, mixes, models, packing
 from trivet.adapter import Adapters, Scaled, called, gathered, stacked
-from trivet.blocks import dequantize, quantize
-from trivet.dtypes import DType, f16
-from trivet.errors import InputError, NonFiniteError, UnsupportedError
-from trivet.formats.common import written_aside
+from trivet.dtypes import DType
+from trivet.errors import InputError, UnsupportedError
+from trivet.formats.common import same_file, written_aside
 from trivet.formats.gguf import TensorSource, demand_place
 from trivet.models.checkpoint import STALE, Checkpoint, Entry, open_checkpoint, resolve
 from trivet.train import bundle
 
 F32 = npt.NDArray[np.float32]
-#: what weights may be written as: general.file_type in GGUF, by type
+#: what weights may be written as: general.file_type in GGUF, by type; of a K type that of its plainest mix
 FILE_TYPES = {
-    "f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q6_k": 18, "q5_k": 16, "q5_1": 9, "q5_0": 8, "q4_k": 14,
-    "q4_1": 3, "q4_0": 2, "iq4_nl": 25, "q3_k": 11, "q2_k": 10,
+    type: mixes.MIXES[type if type in mixes.MIXES else f"{type}_s"].number
+    for type in (
+        "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl",
+        "q3_k", "q2_k",
+    )
 }  # fmt: skip
 #: metadata that a merged file does not share with its parent
 _DROPPED = (*STALE, "trivet.parent", "trivet.lineage")
@@ -135,22 +137,15 @@ def merge(
 def _spare(target: Path, base: Checkpoint, adapters: Sequence[Scaled]) -> None:
     """Raises InputError if what is read would be written over, or written into."""
     own = (base.path,) if base.gguf is None else base.gguf.paths
-    if any(_same_file(target, path) for path in own):
+    if any(same_file(target, path) for path in own):
         raise InputError(f"[merge] {target} is the model itself; write somewhere else")
     real = Path(os.path.realpath(target))
     for path in (adapter.path for adapter, _ in adapters if adapter.path is not None):
-        if _same_file(target, path):
+        if same_file(target, path):
             raise InputError(f"[merge] {target} is an adapter that is merged; write somewhere else")
         inside = Path(os.path.realpath(path)) in real.parents
-        if path.is_dir() and (inside or any(_same_file(target, part) for part in path.glob("*"))):
+        if path.is_dir() and (inside or any(same_file(target, part) for part in path.glob("*"))):
             raise InputError(f"[merge] {target} is in the folder of the adapter {path}; write somewhere else")
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:  # one is not there, or cannot be: writing will say so
-        return False
 
 
 class _Work:
@@ -218,7 +213,7 @@ class _Work:
             raise InputError(f"[merge] type is {self.type}; a folder holds f32, f16 or bf16")
         tensors = {}
         for name, entry in self.base.tensors.items():
-            kind = self._float(entry)
+            kind = hf_folder.floating(entry, self.type)
             make = self._changed if name in self.pairs else self._converted
             tensors[name] = TensorSource(kind, entry.shape, partial(make, name, kind))
         facts = {"trivet.parent": self.base.sha256, _LINEAGE: json.dumps(self._lineage())}
@@ -243,11 +238,6 @@ class _Work:
             )
         return kind
 
-    def _float(self, entry: Entry) -> DType:
-        if self.type != "keep":
-            return dtypes.BY_NAME[self.type]
-        return f16 if entry.dtype.is_packed else entry.dtype
-
     def _changed(self, name: str, kind: DType) -> npt.NDArray[Any]:
         entry = self.base.tensors[name]
         before = entry.values()
@@ -256,33 +246,16 @@ class _Work:
             wanted = before + b @ a
         if kind is entry.dtype and np.array_equal(wanted, before, equal_nan=True):
             return self._same(entry)
-        raw, written = self._packed(name, wanted, kind)
+        raw, written = packing.encoded("merge", f"{name}: the merged weight", wanted, kind)
         sums = _sums(before, wanted, written)
         if kind.is_packed and sums[3] < _ENOUGH * sums[2]:
-            raw, written = self._packed(name, wanted, kind, dither=zlib.crc32(name.encode()))
+            seed = zlib.crc32(name.encode())
+            raw, written = packing.encoded("merge", f"{name}: the merged weight", wanted, kind, seed)
             sums = _sums(before, wanted, written)
             self.done.dithered += 1
         self.done.add(name, entry.dtype, kind, sums)
         self.advance(1)
         return raw
-
-    def _packed(
-        self, name: str, wanted: F32, kind: DType, dither: int | None = None
-    ) -> tuple[npt.NDArray[np.uint8], F32]:
-        """Its bytes as `kind`, and the values that those are."""
-        if not np.isfinite(wanted).all():
-            raise NonFiniteError(f"[merge] {name}: the merged weight is not finite everywhere")
-        try:
-            raw = quantize(wanted, kind, dither)
-        except NonFiniteError:
-            raise self._beyond(name, kind) from None
-        written = dequantize(raw.reshape(-1), kind, wanted.shape)
-        if not np.isfinite(written).all():
-            raise self._beyond(name, kind)
-        return raw, written
-
-    def _beyond(self, name: str, kind: DType) -> NonFiniteError:
-        return NonFiniteError(f"[merge] {name}: the merged weight is beyond {kind}; give type f32 or bf16")
 
     def _converted(self, name: str, kind: DType) -> npt.NDArray[Any]:
         entry = self.base.tensors[name]
@@ -290,7 +263,7 @@ class _Work:
             return self._same(entry)
         self.done.copied += 1
         self.advance(1)
-        return self._packed(name, entry.values(), kind)[0]
+        return packing.encoded("merge", f"{name}: the weight", entry.values(), kind)[0]
 
     def _copied(self, name: str) -> npt.NDArray[Any]:
         return self._same(self.base.tensors[name])

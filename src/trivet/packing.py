@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trivet import blocks
 from trivet.backends.native.quantize import quantize
 from trivet.blocks import tensor_bytes
 from trivet.dtypes import DType, bf16, f32, f64
@@ -113,6 +114,24 @@ def write(
             continue
         work.done.unfit = {name: kind for name, kind in kinds.items() if wanted[name] is not kind}
         return work.done
+
+
+def encoded(
+    call: str, what: str, values: npt.NDArray[np.float32], kind: DType, dither: int | None = None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """One tensor's bytes as `kind`, by the definition of its format, and the values that those are; `dither`
+    as for `blocks.quantize`. Raises NonFiniteError, about `what`, if the values or these are not finite."""
+    if not np.isfinite(values).all():
+        raise NonFiniteError(f"[{call}] {what} is not finite everywhere")
+    beyond = NonFiniteError(f"[{call}] {what} is beyond {kind}; give type f32 or bf16")
+    try:
+        raw = blocks.quantize(values, kind, dither)
+    except NonFiniteError:
+        raise beyond from None
+    written = blocks.dequantize(raw.reshape(-1), kind, values.shape)
+    if not np.isfinite(written).all():
+        raise beyond
+    return raw, written
 
 
 def carried(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from trivet import calibration, mixes, models, packing
 from trivet.calibration import Importance
 from trivet.errors import InputError
-from trivet.formats.common import same_file
+from trivet.formats.common import read_text, same_file
 from trivet.formats.gguf import demand_place
 from trivet.generate.model import Model
 from trivet.models.checkpoint import Checkpoint, open_checkpoint, resolve
@@ -96,7 +96,7 @@ def quantize(
         demand_place("quantize", imatrix, named=False)
     models.build(checkpoint)  # so that what is quantised is a model
     source = Model(checkpoint, device, threads=threads) if calibrate or evaluate else None
-    text = None if evaluate is None else calibration.read(Path(evaluate))
+    text = None if evaluate is None else read_text("quantize", Path(evaluate))
     importance = _importance(source, calibrate, imatrix, watch)
     before = None if source is None or text is None else _nll(source, text, watch)
     source = None
@@ -127,7 +127,7 @@ def _importance(
     if calibrate is None:
         return None if imatrix is None else calibration.load(imatrix)
     assert source is not None
-    importance = calibration.collect(source, calibration.read(Path(calibrate)), watch.calibrated)
+    importance = calibration.collect(source, read_text("quantize", Path(calibrate)), watch.calibrated)
     if imatrix is not None:
         calibration.save(imatrix, importance, Path(calibrate).name)
         return calibration.load(imatrix)  # so that the file gives the same weights again

@@ -17,7 +17,6 @@ from trivet.cli.output import (
     JsonOption,
     ThreadsOption,
     emit_json,
-    read_text,
     short,
     table,
 )
@@ -40,8 +39,9 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     from trivet.comparing import compare
+    from trivet.formats.common import read_text
 
-    words = None if text is None else read_text("[diff]", text)
+    words = None if text is None else read_text("diff", text)
     with waiting("comparing"):
         done = compare(a, b, text=words, device=device, threads=threads)
     if as_json:

@@ -20,7 +20,6 @@ from trivet.cli.output import (
     ThreadsOption,
     emit_json,
     note,
-    read_text,
     table,
 )
 from trivet.errors import InputError
@@ -77,7 +76,9 @@ def eval(
 
 
 def _text(m: Any, text: Path, window: int, stride: int, as_json: bool) -> None:
-    ids = m.tokenizer.encode(read_text("[eval]", text), add_special=True)
+    from trivet.formats.common import read_text
+
+    ids = m.tokenizer.encode(read_text("eval", text), add_special=True)
     if len(ids) < 2:
         raise InputError(f"[eval] {text} is {len(ids)} tokens; there is nothing to score")
     if not window and len(ids) > m.context:

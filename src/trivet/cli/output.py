@@ -12,8 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from trivet.errors import FileError
-
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -41,22 +39,9 @@ def read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
+        from trivet.formats.common import not_utf8
+
         raise not_utf8("[stdin]", error) from None
-
-
-def read_text(call: str, path: Path) -> str:
-    """A text file, which must be UTF-8. Raises FileError."""
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise not_utf8(f"{call} {path}", error) from None
-    except OSError as error:
-        raise FileError(f"{call} {path}: {error.strerror}") from None
-
-
-def not_utf8(what: str, error: UnicodeDecodeError) -> FileError:
-    """The error to raise where `what` ought to be text."""
-    return FileError(f"{what} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
 
 
 def emit_json(value: Mapping[str, Any]) -> None:

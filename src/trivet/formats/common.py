@@ -82,6 +82,21 @@ def map_file(path: Path, call: str) -> mmap.mmap | bytes:
         raise FileError(f"[{call}] {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def read_text(call: str, path: Path) -> str:
+    """A text file, which must be UTF-8. Raises FileError."""
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise not_utf8(f"[{call}] {path}", error) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise FileError(f"[{call}] {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def not_utf8(what: str, error: UnicodeDecodeError) -> FileError:
+    """The error to raise where `what` ought to be text."""
+    return FileError(f"{what} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
+
+
 def json_object(
     data: mmap.mmap | bytes, fail: Callable[[str], TrivetError], most_values: int = MAX_JSON_VALUES
 ) -> dict[str, Any]:

@@ -249,12 +249,13 @@ def _open_folder(path: Path) -> Checkpoint:
     config = read_config(path)
     module = by_model_type(config["model_type"])
     file = SafetensorsFile.open(path)
-    tensors = _folder_entries(file, config["model_type"], module, module.hf_metadata(config))
+    metadata = module.hf_metadata(config)
+    tensors = _folder_entries(file, config["model_type"], module, metadata)
     for name, array in module.hf_extra(config).items():
         tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, partial(np.asarray, array))
     _check_vocabulary(config, tensors)
     unread = {module.hf_rename(name) or name: tensor for name, tensor in file.unsupported.items()}
-    return Checkpoint(path, module.hf_metadata(config), tensors, unsupported=unread)
+    return Checkpoint(path, metadata, tensors, unsupported=unread)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

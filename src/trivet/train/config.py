@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 from trivet import arguments
 from trivet.dtypes import NF4_BLOCKS, DType, bf16, f32
 from trivet.errors import FileError, InputError
+from trivet.formats.common import read_text
 from trivet.lora import Lora
 from trivet.models.scratch import Sizes
 from trivet.optim import AdamW, Group, Schedule
@@ -266,13 +267,11 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
 
 def read(path: str | Path) -> dict[str, Any]:
     """The values of a TOML file. Raises FileError."""
+    text = read_text("config", Path(path))
     try:
-        return tomllib.loads(Path(path).read_text("utf-8"))
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise FileError(f"[config] {path} is not UTF-8: byte {error.start} is {byte:#04x}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileError(f"[config] {path}: {getattr(error, 'strerror', None) or error}") from None
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"[config] {path}: {error}") from None
 
 
 def as_dict(config: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trivet.generate.chat import Chat
 
 EXAMPLE = "trivet chat smollm2-135m"
+MAX_LINE = 1 << 24  # characters of a message that comes from no terminal
 
 
 def chat(
@@ -77,7 +78,7 @@ def _read(prompt: str) -> str | None:
     for a reply that had just ended."""
     while True:
         try:
-            return input(prompt)
+            return input(prompt) if prompt else _line()
         except EOFError:
             if prompt:
                 print()
@@ -87,6 +88,16 @@ def _read(prompt: str) -> str | None:
                 raise
             print()
             note("/exit or Ctrl-D leaves")
+
+
+def _line() -> str:
+    """The next line of what is no terminal; raises EOFError at the end."""
+    line = sys.stdin.readline(MAX_LINE + 1)
+    if len(line) > MAX_LINE:
+        raise InputError(f"[stdin] a line has more than {MAX_LINE} characters")
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")
 
 
 def _command(conversation: Chat, line: str) -> bool:

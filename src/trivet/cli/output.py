@@ -36,12 +36,9 @@ KvOption = Annotated[
 
 def read_stdin() -> str:
     """All of standard input, which must be UTF-8. Raises FileError."""
-    try:
-        return sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        from trivet.formats.common import not_utf8
+    from trivet.formats.common import decoded
 
-        raise not_utf8("[stdin]", error) from None
+    return decoded(sys.stdin.buffer, "[stdin]")
 
 
 def emit_json(value: Mapping[str, Any]) -> None:

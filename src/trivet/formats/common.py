@@ -26,6 +26,8 @@ MAX_ELEMENTS = 2**60 - 1
 #: memory than its bytes: enough for a quarter of a million tensors
 MAX_JSON = 100_000_000
 MAX_JSON_VALUES = 2_000_000
+#: bytes of a text that is held whole, while its tokens take some times as much
+MAX_TEXT = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,26 @@ def map_file(path: Path, call: str) -> mmap.mmap | bytes:
 
 
 def read_text(call: str, path: Path) -> str:
-    """A text file, which must be UTF-8. Raises FileError."""
+    """A text file, or a pipe to its end: UTF-8, of at most MAX_TEXT bytes. Raises FileError."""
     try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise not_utf8(f"[{call}] {path}", error) from None
+        with path.open("rb") as file:
+            return decoded(file, f"[{call}] {path}")
+    except FileError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise FileError(f"[{call}] {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def decoded(file: BinaryIO, what: str) -> str:
+    """What is left in a file, which may be one without an end, as text; `what` begins the messages."""
+    size = os.fstat(file.fileno()).st_size
+    data = b"" if size > MAX_TEXT else file.read(MAX_TEXT + 1)
+    if max(size, len(data)) > MAX_TEXT:
+        raise FileError(f"{what} has more than {MAX_TEXT} bytes, the most a text may have; give a part of it")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise not_utf8(what, error) from None
 
 
 def not_utf8(what: str, error: UnicodeDecodeError) -> FileError:

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from trivet.errors import FileError, TokenizerError
-from trivet.formats.common import MAX_JSON, json_object
+from trivet.errors import TokenizerError
+from trivet.formats.common import MAX_JSON, json_object, map_file
 from trivet.text.hf_json import from_json
 
 MOST_VALUES = 10_000_000  # of a JSON file; Gemma's has two million
@@ -60,12 +60,10 @@ def read_folder(folder: Path, n_vocab: int) -> dict[str, Any]:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        if (size := path.stat().st_size) > MAX_JSON:
-            raise TokenizerError(f"[tokenizer] {path.name} has {size} bytes; at most {MAX_JSON} are allowed")
-        return path.read_bytes()
-    except OSError as error:
-        raise FileError(f"[tokenizer] {path}: {error.strerror or error}") from None
+    data = map_file(path, "tokenizer")
+    if len(data) > MAX_JSON:
+        raise TokenizerError(f"[tokenizer] {path.name} has {len(data)} bytes; at most {MAX_JSON} are allowed")
+    return bytes(data[:])
 
 
 def _object(path: Path) -> dict[str, Any] | None:

@@ -73,7 +73,8 @@ def best(folder: str | os.PathLike[str]) -> Path | None:
     """The checkpoint recorded as the best, None if none is, or if it was removed."""
     folder = run_folder(folder)
     try:
-        text = (folder / _BEST).read_bytes()[:1000]
+        with (folder / _BEST).open("rb") as file:
+            text = file.read(1000)
         step = arguments.integer(json.loads(text)["step"], "step", 0, MAX_STEP)
     except FileNotFoundError:
         return None
@@ -109,8 +110,8 @@ def prune(folder: str | os.PathLike[str], keep_last: int, best_step: int | None 
 
 def _record(folder: Path, step: int) -> None:
     text = json.dumps({"step": step}).encode() + b"\n"
-    with contextlib.suppress(OSError):
-        if (folder / _BEST).read_bytes() == text:
+    with contextlib.suppress(OSError), (folder / _BEST).open("rb") as file:
+        if file.read(1000) == text:
             return
     with written_aside(folder / _BEST, "checkpoint") as file:
         file.write(text)

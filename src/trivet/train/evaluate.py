@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet.errors import FileError, InputError, NonFiniteError
+from trivet.formats.common import read_text
 from trivet.generate.adapted import adapted
 from trivet.generate.model import Model
 from trivet.graph import Graph
@@ -166,12 +167,7 @@ def _some(found: Answers, path: Path) -> Answers:
 
 
 def _questions(path: Path) -> Iterator[tuple[int, str, list[str], int]]:
-    try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise FileError(f"[eval] {path} is not a regular file")
-        lines = path.read_text("utf-8-sig").split("\n")  # splitlines would split within JSON strings
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"[eval] {path}: {getattr(error, 'strerror', None) or error}") from None
+    lines = read_text("eval", path).removeprefix("\ufeff").split("\n")  # splitlines would split JSON strings
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue

@@ -284,8 +284,9 @@ TV_API tv_status tv_plan_describe(const tv_plan* plan, char* out, size_t capacit
 typedef struct tv_model tv_model;
 
 /* Opens a GGUF file. It is mapped, not read: pages come in as they are used. Everything in its header is
- * checked before anything is believed. As with every mapped file, another program that cuts it short while it
- * is open ends this process with SIGBUS: write a new file and rename it, as trivet itself does.
+ * checked before anything is believed. Once another program has cut it short, calls that run the model or
+ * its tokenizer give TV_IO; what is cut short during such a call ends this process with SIGBUS, as with every
+ * mapped file: write a new file and rename it, as trivet itself does.
  * Errors: TV_IO; TV_BAD_GGUF (names the field); TV_UNSUPPORTED (one part of a split model). @since 0.1 */
 TV_API tv_status tv_model_open(const char* path, tv_model** out);
 

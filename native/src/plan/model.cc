@@ -135,6 +135,7 @@ Prepared Model::prepared(const std::string& name, const View& weight, const Kern
   const auto key = std::make_pair(name, &kernel);
   auto found = prepared_.find(key);
   if (found == prepared_.end()) {
+    demand_whole();
     char* memory = slabs_.take(nbytes);
     prepare(weight, kernel, pool, memory);
     found = prepared_.emplace(key, Copy{memory, nbytes}).first;

@@ -31,6 +31,11 @@ class Model {
   // Adds a tensor; without `copy` its memory must outlive all that is made from the model.
   void add(std::string name, const View& tensor, bool copy);
 
+  // Throws Error{io} if the file was cut short since it was opened: reading it would kill the process.
+  void demand_whole() const {
+    if (file_ != nullptr) file_->mapping().demand_whole();
+  }
+
   size_t tensor_count() const;
   uint64_t tensor_bytes() const;
   uint64_t prepared_bytes() const;

@@ -81,6 +81,7 @@ void Program::fix_dims(const std::vector<std::pair<std::string, int64_t>>& dims)
 }
 
 void Program::bind_weights() {
+  if (model_ != nullptr) model_->demand_whole();
   for (uint32_t id : plan_->weights) {
     const Value& value = plan_->values[id];
     if (model_ == nullptr)
@@ -290,6 +291,7 @@ size_t Program::reserve(std::span<const View> inputs) {
 void Program::run(std::span<const View> inputs, std::span<View> outputs, const std::atomic<bool>& cancel,
                   const int64_t** shapes) {
   std::lock_guard lock(mutex_);
+  if (model_ != nullptr) model_->demand_whole();
   Layout& layout = layout_for(inputs);
   check_outputs(layout, outputs);
   bind_outputs(layout, inputs, outputs);

@@ -18,6 +18,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   if (const size_t valid = utf8_valid_prefix(text); valid != text.size())
     fail(Status::invalid_argument, "[tokenizer.encode] text is not UTF-8 at byte %zu (0x%02x)", valid,
          static_cast<unsigned>(static_cast<unsigned char>(text[valid])));
+  file_->mapping().demand_whole();  // the vocabulary is read where it lies
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 4 + 2);
   if (options.add_special && vocab_.add_bos) ids.push_back(vocab_.bos);

@@ -45,6 +45,20 @@ void releases(const char* path) {
   CHECK(sum(mapping) == before);
 }
 
+void tells_what_was_cut_short(const char* path) {
+  Mapping mapping{std::string(path)};
+  mapping.demand_whole();
+  const uint64_t size = mapping.size();
+  CHECK(truncate(path, static_cast<off_t>(size) - 1) == 0);
+  CHECK_THROWS(Status::io, mapping.demand_whole());
+  const Mapping moved(std::move(mapping));
+  CHECK_THROWS(Status::io, moved.demand_whole());
+  CHECK(truncate(path, static_cast<off_t>(size) + 1) == 0);  // longer is no harm
+  moved.demand_whole();
+  CHECK(unlink(path) == 0);  // nor is another file under its name
+  moved.demand_whole();
+}
+
 }  // namespace
 
 int main() {
@@ -55,11 +69,12 @@ int main() {
   CHECK(file >= 0 && write(file, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
   close(file);
   releases(path);
-  CHECK(unlink(path) == 0);
+  tells_what_was_cut_short(path);
 
   const Mapping borrowed(bytes.data(), bytes.size());
   const uint64_t before = sum(borrowed);
   borrowed.release(bytes.data(), bytes.size());  // memory of the caller is left alone
+  borrowed.demand_whole();
   CHECK(sum(borrowed) == before);
   CHECK_THROWS(Status::io, Mapping(std::string("no/such/file")));
   return check_result();

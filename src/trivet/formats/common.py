@@ -84,6 +84,12 @@ def map_file(path: Path, call: str) -> mmap.mmap | bytes:
         raise FileError(f"[{call}] {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def demand_whole(data: mmap.mmap | bytes, path: Path) -> None:
+    """Raises FileError if a mapped file is shorter now: reading the rest would end the process."""
+    if isinstance(data, mmap.mmap) and (size := data.size()) < len(data):
+        raise FileError(f"[read] {path} was cut short while it was open: it has {size} of {len(data)} bytes")
+
+
 def read_text(call: str, path: Path) -> str:
     """A text file, or a pipe to its end: UTF-8, of at most MAX_TEXT bytes. Raises FileError."""
     try:

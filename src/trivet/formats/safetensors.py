@@ -37,6 +37,7 @@ from trivet.formats.common import (
     AnyTensor,
     TensorInfo,
     UnsupportedTensor,
+    demand_whole,
     json_object,
     map_file,
     quoted,
@@ -107,7 +108,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path, files: Iterable[Path]) -> None:
         self.path = path
-        self._where: dict[str, tuple[Path, npt.NDArray[np.uint8]]] = {}
+        self._where: dict[str, tuple[Path, mmap.mmap | bytes]] = {}
         metadata: dict[str, str] = {}
         tensors: dict[str, TensorInfo] = {}
         unsupported: dict[str, UnsupportedTensor] = {}
@@ -115,12 +116,11 @@ class SafetensorsFile:
             data = map_file(file, "SafetensorsFile.open")
             found, strings = _read_header(file, data)
             metadata |= strings
-            raw = np.frombuffer(data, np.uint8)
             for tensor in found:
                 if tensor.name in self._where:
                     other = self._where[tensor.name][0].name
                     raise _bad(file, f"tensor {quoted(tensor.name)}", f"is also in {other}")
-                self._where[tensor.name] = (file, raw)
+                self._where[tensor.name] = (file, data)
                 if isinstance(tensor, TensorInfo):
                     tensors[tensor.name] = tensor
                 else:
@@ -130,9 +130,10 @@ class SafetensorsFile:
         self.unsupported = MappingProxyType(unsupported)
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
-        """The tensor's bytes, a read-only view of the mapped file."""
-        info = self._info("SafetensorsFile.data", name)
-        return self._where[name][1][info.offset : info.offset + info.nbytes]
+        """The tensor's bytes, a read-only view of the mapped file. Raises FileError if that was cut short."""
+        info, (path, data) = self._info("SafetensorsFile.data", name), self._where[name]
+        demand_whole(data, path)
+        return np.frombuffer(data, np.uint8, info.nbytes, info.offset)
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor's values as a new float32 array."""

@@ -62,7 +62,8 @@ def load(
     adapter: LoRA to use with it: a PEFT or MLX folder, a GGUF adapter file, an `Adapter`, or (one of these,
         its scale); or a list of them, which are summed.
     mesh: several of the device's chips: "data:4,model:2" divides tokens four ways, and matrices two ways.
-    The file is mapped: replace it by renaming, for one that is cut short while open ends the process.
+    The file is mapped: replace it by renaming. One that was cut short since gives FileError when the model is
+    used, and, if it is cut short just then, ends the process.
     Raises FileError, GGUFError, ModelError, DeviceUnavailable, or UnsupportedError where there is no mesh."""
     device = runtime.resolve(device)  # a wrong name is reported before a file is opened
     runtime.backend(device, mesh)

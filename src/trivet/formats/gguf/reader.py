@@ -15,7 +15,15 @@ import numpy.typing as npt
 
 from trivet.blocks import dequantize
 from trivet.errors import GGUFError, InputError, UnsupportedError
-from trivet.formats.common import MAX_ELEMENTS, TensorInfo, UnsupportedTensor, map_file, overlap, quoted
+from trivet.formats.common import (
+    MAX_ELEMENTS,
+    TensorInfo,
+    UnsupportedTensor,
+    demand_whole,
+    map_file,
+    overlap,
+    quoted,
+)
 from trivet.formats.gguf import split
 from trivet.formats.gguf.cursor import Cursor, Later
 from trivet.formats.gguf.types import (
@@ -171,12 +179,14 @@ class GGUFFile:
         if key not in self._extents:
             raise InputError(f"[GGUFFile.encoded] {self.path}: no metadata {quoted(key)}")
         kind, start, stop = self._extents[key]
+        demand_whole(self._data, self.path)
         return Encoded(kind, bytes(self._data[start:stop]))
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
-        """The tensor's bytes, a read-only view of the mapped file."""
-        info = self._info("GGUFFile.data", name)
-        return self._others.get(name, self)._bytes[info.offset : info.offset + info.nbytes]
+        """The tensor's bytes, a read-only view of the mapped file. Raises FileError if that was cut short."""
+        info, part = self._info("GGUFFile.data", name), self._others.get(name, self)
+        demand_whole(part._data, part.path)
+        return part._bytes[info.offset : info.offset + info.nbytes]
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor's values as a new float32 array in row-major shape."""

@@ -1,5 +1,6 @@
 """Split GGUF files: written so that others read them, read as one, and hostile ones."""
 
+import resource
 from pathlib import Path
 
 import gguf
@@ -96,6 +97,28 @@ def test_export_makes_one_file_of_parts(split_model: list[Path], tmp_path: Path)
     assert not any(key.startswith("split.") for key in one.metadata)
     with pytest.raises(InputError, match="is the model itself"):
         export(split_model[0], split_model[2])
+
+
+def test_a_part_replaces_gguf_files_alone(tmp_path: Path) -> None:
+    (precious := tmp_path / "m-00002-of-00003.gguf").write_text("precious")
+    with pytest.raises(InputError, match=r"m-00002-of-00003\.gguf is there and is no GGUF file"):
+        write_split(tmp_path / "m.gguf", METADATA, TENSORS, 64)
+    assert precious.read_text() == "precious"
+    assert [*tmp_path.iterdir()] == [precious]
+    write_gguf(precious, {}, {})
+    assert len(write_split(tmp_path / "m.gguf", METADATA, TENSORS, 64)) == 3
+
+
+def test_the_part_that_failed_is_named(tmp_path: Path) -> None:
+    tensors = {"small": np.zeros(8, np.float32), "large": np.zeros(1 << 18, np.float32), **TENSORS}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        with pytest.raises(FileError, match=r"m-00002-of-00003\.gguf: File too large"):
+            write_split(tmp_path / "m.gguf", METADATA, tensors, 160)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_hash_is_of_all_parts(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trivet.blocks import tensor_bytes
-from trivet.errors import GGUFError, InputError
+from trivet.errors import FileError, GGUFError, InputError
 from trivet.formats.common import quoted, same_file, written_aside
+from trivet.formats.gguf.place import demand_place
 from trivet.formats.gguf.writer import TensorSource, sources_of, stream_gguf
 
 NO, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
@@ -102,7 +103,7 @@ def write_split(
     max_bytes: of tensors in a part; a larger tensor has a part to itself.
     read: files that the tensors come from, and no part may be.
     Raises as `write_gguf` does, and InputError for max_bytes below 1, more than 65535 parts, or a part that
-    is read."""
+    is read, or that would replace a file that is no GGUF file."""
     path = Path(path)
     if max_bytes < 1:
         raise InputError(f"[write_split] max_bytes is {max_bytes}; wanted at least 1")
@@ -119,10 +120,14 @@ def write_split(
     for part in paths:
         if any(same_file(part, other) for other in read):
             raise InputError(f"[write_split] {part} is a part of the model itself; write somewhere else")
+        demand_place("write_split", part, named=False)
     with ExitStack() as stack:  # which ends in reverse: the first part gets its name last
         files = [stack.enter_context(written_aside(part, "write_split")) for part in paths]
-        for file, header, group in zip(files, headers, groups, strict=True):
-            stream_gguf(file, header, group)
+        for part, file, header, group in zip(paths, files, headers, groups, strict=True):
+            try:
+                stream_gguf(file, header, group)
+            except OSError as error:  # which the stack would say of the last part
+                raise FileError(f"[write_split] {part}: {error.strerror or error}") from error
     return paths
 
 

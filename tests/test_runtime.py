@@ -1,5 +1,6 @@
 """Devices, evaluation, and what neither does silently."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -49,6 +50,22 @@ def test_auto_is_the_first_that_is_there_and_never_the_reference(metal, monkeypa
         runtime.resolve("auto")
 
 
+@pytest.mark.parametrize("name", ["gpu", "", "CPU", "cuda:0", 2, ["cpu"], {}, b"cpu", "x" * 10**6])
+def test_what_is_no_device_is_refused_in_every_call(name):
+    x = tv.zeros(2, device="reference")
+    for call in (runtime.resolve, tv.device, x.to, lambda d: tv.ones(2, device=d), lambda d: tv.load("m", d)):
+        with pytest.raises(InputError, match=r"\[device\] no device .*; known: auto, cpu, cuda") as raised:
+            call(name)
+        assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mesh", ["foo", "data", "data:0", "data:2,", " ", None, 0, [], {"data": 2}])
+def test_what_is_no_mesh_is_refused_in_the_same_words_everywhere(mesh, device):
+    with pytest.raises(InputError, match=r"\[mesh\] .*: wanted the axes data, model, as in 'data:4,model:2'"):
+        tv.load("none.gguf", device, mesh=mesh)
+
+
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_a_device_of_one_takes_no_mesh(device, tmp_path):
     runtime.backend(device, "")
@@ -83,6 +100,31 @@ def test_a_scope_is_the_default_of_its_thread(metal):
     with pytest.raises(DeviceUnavailable), runtime.device("tpu"):
         pass
     assert runtime.resolve() == "metal"
+
+
+def test_a_scope_is_of_one_task():
+    async def computed(name, others):
+        with runtime.device(name):
+            await others.wait()  # until each task is inside its block
+            return runtime.resolve()
+
+    async def both():
+        others = asyncio.Barrier(2)
+        return await asyncio.gather(computed("reference", others), computed("cpu", others))
+
+    before = runtime.resolve()
+    assert asyncio.run(both()) == ["reference", "cpu"]
+    assert runtime.resolve() == before
+
+
+def test_a_scope_may_be_entered_again_and_ends_with_an_error():
+    there, before = tv.device("reference"), runtime.resolve()
+    for _ in range(2):
+        with pytest.raises(KeyError), there, there:
+            raise KeyError(runtime.resolve())
+        assert runtime.resolve() == before
+    with pytest.raises(DeviceUnavailable):
+        tv.device("tpu")  # at once, not when the block begins
 
 
 def test_a_reason_is_given_at_once_and_without_noise():

@@ -7,9 +7,8 @@ raises DeviceUnavailable with the reason, and a node whose inputs live on two de
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -35,24 +34,27 @@ SMALL_CONSTANT = 256
 MOST_ELEMENTS = 2**60 - 1
 
 
-_scope = threading.local()
+#: the devices of the `with` blocks that this thread, or task of asyncio, is in: the innermost is the last
+_scopes: ContextVar[tuple[str, ...]] = ContextVar("_scopes", default=())
 
 
-@contextmanager
-def device(name: str) -> Iterator[None]:
-    """Where this thread computes inside the block what is not said to be elsewhere. Raises
-    DeviceUnavailable at once.
+class device:
+    """Where this thread (or task of asyncio) computes inside the block what is not said to be elsewhere.
+    Raises InputError for a name that is none, and DeviceUnavailable, at once.
 
     >>> with device("reference"):
     ...     resolve()
     'reference'
     """
-    before = getattr(_scope, "device", None)
-    _scope.device = resolve(name)
-    try:
-        yield
-    finally:
-        _scope.device = before
+
+    def __init__(self, name: str) -> None:
+        self.name = resolve(name)
+
+    def __enter__(self) -> None:
+        _scopes.set((*_scopes.get(), self.name))
+
+    def __exit__(self, *raised: object) -> None:
+        _scopes.set(_scopes.get()[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ def _device(name: str) -> Device:
 
 def unavailable(device: str) -> str | None:
     """None if the device can be used, else why not."""
-    if device not in BACKENDS:
-        raise InputError(f"[device] no device {device!r}; known: auto, {', '.join(BACKENDS)}")
+    if not isinstance(device, str) or device not in BACKENDS:
+        raise InputError(f"[device] no device {device!r:.60}; known: auto, {', '.join(BACKENDS)}")
     if BACKENDS[device] not in backends.names():
         return f"this version has no {BACKENDS[device]} backend"
     return _backend(device).unavailable()
@@ -96,8 +98,8 @@ def resolve(device: str | None = None) -> str:
     >>> resolve("reference")
     'reference'
     """
-    if device is None or device == "auto":
-        device = getattr(_scope, "device", None)
+    if device is None or (isinstance(device, str) and device == "auto"):
+        device = next(reversed(_scopes.get()), None)
     if device is None:
         reasons = {name: unavailable(name) for name in AUTO}
         for name, reason in reasons.items():
@@ -115,7 +117,7 @@ def resolve(device: str | None = None) -> str:
 def backend(device: str, mesh: str = "") -> Backend:
     """The backend that computes for an available device; with a mesh ("data:4,model:2"), over several."""
     found = _backend(resolve(device))
-    return found.over(mesh) if mesh else found
+    return found if mesh == "" else found.over(mesh)
 
 
 def _backend(device: str) -> Backend:

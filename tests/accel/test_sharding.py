@@ -26,8 +26,9 @@ pytest.importorskip("flatbuffers", reason="flatbuffers is not installed: make te
 import jax
 from jax.sharding import AbstractMesh
 
+from trivet.backends.mesh import parse
 from trivet.backends.xla import BACKEND
-from trivet.backends.xla.placement import Placement, divided, parse
+from trivet.backends.xla.placement import Placement, divided
 
 MESHES = ["data:8", "data:4,model:2"]
 HERE = Path(__file__).parent

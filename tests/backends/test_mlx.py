@@ -29,9 +29,9 @@ def test_metal_is_asked_for_by_name_and_the_reason_is_given(monkeypatch):
 @pytest.mark.parametrize(("machine", "what"), [("linux", "'mlx[cpu]'"), ("darwin", "'trivet[metal]'")])
 def test_what_is_missing_is_said_with_what_to_install(machine, what, monkeypatch):
     monkeypatch.setattr(sys, "platform", machine)
-    monkeypatch.setattr(platforms, "version", lambda: None)
+    monkeypatch.setattr(platforms, "version", lambda _: None)
     assert HERE.unavailable() == f"MLX is not installed: pip install {what}"
-    monkeypatch.setattr(platforms, "version", lambda: "0.20.1")
+    monkeypatch.setattr(platforms, "version", lambda _: "0.20.1")
     assert HERE.unavailable() == f"MLX 0.20.1 is too old, 0.32 is needed: pip install -U {what}"
 
 

@@ -1,5 +1,9 @@
 """The xla backend beyond the table: reasons, states that are donated, errors of a device as trivet's."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -33,12 +37,66 @@ T, f32 = Dim("T"), dtypes.f32
             {"jax": "0.10.2", "jaxlib": "0.10.2", "jax-cuda13-plugin": "0.10.2"},
             "no cuda device: none of /nowhere/nvidia* is there",
         ),
+        (
+            {"jax": "0.10.2", "jaxlib": "0.10.2", "jax-cuda12-plugin": "0.10.1"},
+            "jax-cuda12-plugin 0.10.1 does not fit jaxlib 0.10.2: pip install 'jax[cuda13]==0.10.2'",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_said_with_what_to_install(installed, said, monkeypatch):
     monkeypatch.setattr(platforms, "version", installed.get)
     monkeypatch.setitem(platforms.DEVICES, "cuda", (*platforms.DEVICES["cuda"][:3], ("/nowhere/nvidia*",)))
     assert HERE.on("cuda").unavailable() == said
+
+
+@needs_jax
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("XLA_FLAGS", "--nonsense=1", "JAX does not start: Unknown flag in XLA_FLAGS: --nonsense=1"),
+        (
+            "XLA_FLAGS",
+            "--xla_force_host_platform_device_count=x",
+            "JAX does not start: Couldn't interpret value x for flag xla_force_host_platform_device_count.",
+        ),
+        (
+            "JAX_ENABLE_X64",
+            "maybe",
+            "JAX does not start: invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'",
+        ),
+        ("JAX_PLATFORMS", "tpu,nonsense", "JAX_PLATFORMS is 'tpu,nonsense', which leaves out cpu"),
+    ],
+)
+def test_an_environment_that_jax_refuses_is_a_reason(name, value, said):
+    code = "from trivet import backends; print(backends.find('xla').unavailable())"
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, env=os.environ | {name: value})
+    assert (done.stdout, done.stderr, done.returncode) == (said + "\n", "", 0)
+
+
+@needs_jax
+def test_programs_run_however_jax_is_set_up():
+    import jax
+
+    settings = {
+        "jax_numpy_dtype_promotion": "strict", "jax_numpy_rank_promotion": "raise",
+        "jax_transfer_guard": "disallow_explicit", "jax_debug_nans": True,
+    }  # fmt: skip
+    before = {name: getattr(jax.config, name) for name in settings}
+    x, scale = graph.input("x", (T, 3), f32), graph.weight("scale", (3,), f32)
+    given = np.float32([[1, -np.inf, 3], [0, 2, np.nan]])
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        call = Graph({"y": ops.mul(ops.softmax(ops.take(x, ops.iota((2,), 0), axis=0), axis=1), scale)})
+        program = HERE.compile(call, weights=lambda name: np.float32([1, 2, 3]))
+        got = HERE.to_numpy(program.run({"x": HERE.from_numpy(given, f32)})["y"])
+        assert {name: getattr(jax.config, name) for name in settings} == settings
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+    truth = NUMPY.compile(call, weights=lambda name: np.float32([1, 2, 3])).run({"x": given})["y"]
+    np.testing.assert_allclose(got, truth, rtol=2e-6)
 
 
 # --- programs ------------------------------------------------------------------------------------

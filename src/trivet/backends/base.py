@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
+from trivet.backends.mesh import parse
 from trivet.dtypes import DType
 from trivet.errors import InputError, ShapeError, UnsupportedError
 from trivet.graph import LEAVES, Dim, Graph, Node, Size
@@ -61,9 +62,10 @@ class Backend(ABC):
         return self
 
     def over(self, mesh: str) -> Backend:
-        """The backend over several of its devices: "data:4,model:2" is eight of them. Raises at once:
-        InputError if it computes on one device only, or for a mesh that is none, DeviceUnavailable if
+        """The backend over several of its devices: "data:4,model:2" is eight of them, see `mesh`. Raises at
+        once: InputError for a mesh that is none, or if it computes on one device only, DeviceUnavailable if
         there are fewer devices."""
+        parse(mesh)
         raise InputError(
             f"[mesh] {mesh!r}: the {self.name} backend computes on one device; cuda, rocm and tpu can on more"
         )

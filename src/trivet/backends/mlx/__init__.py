@@ -12,6 +12,7 @@ import numpy as np
 
 from trivet.backends.base import Array, Backend, Program, Weights, expand
 from trivet.backends.mlx import platforms
+from trivet.backends.packages import version
 from trivet.backends.packed import in_rows, supports
 from trivet.dtypes import DType, f64
 from trivet.errors import InputError, UnsupportedError
@@ -44,7 +45,7 @@ class MlxBackend(Backend):
         return platforms.missing(self.platform)
 
     def details(self) -> str:
-        return f"MLX {platforms.version()}, {platforms.described(self.platform)}"
+        return f"MLX {version('mlx')}, {platforms.described(self.platform)}"
 
     def supports(self, node: Node) -> bool:
         from trivet.backends.mlx.lowerings import LOWERINGS

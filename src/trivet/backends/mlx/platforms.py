@@ -6,8 +6,9 @@ import os
 import platform as machine
 import sys
 from functools import cache
-from importlib import metadata
 from typing import Any
+
+from trivet.backends.packages import failure, numbers, version
 
 #: The device that people name.
 METAL = "metal"
@@ -16,34 +17,24 @@ HOST = "cpu"
 OLDEST = (0, 32)
 
 
-def version() -> str | None:
-    """The installed version of MLX, found without importing it."""
-    try:
-        return metadata.version("mlx")
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def missing(platform: str) -> str | None:
     """None if programs can run on this platform, else why not."""
     if platform == METAL and (sys.platform, machine.machine()) != ("darwin", "arm64"):
         return "no Metal device: that is a Mac with Apple silicon"
-    found, what = version(), "trivet[metal]" if sys.platform == "darwin" else "mlx[cpu]"
+    found, what = version("mlx"), "trivet[metal]" if sys.platform == "darwin" else "mlx[cpu]"
     if found is None:
         return f"MLX is not installed: pip install '{what}'"
-    if tuple(map(int, found.split(".")[:2])) < OLDEST:
+    if numbers(found) < OLDEST:
         return f"MLX {found} is too old, {OLDEST[0]}.{OLDEST[1]} is needed: pip install -U '{what}'"
     return _unstartable(platform)
 
 
 @cache
 def _unstartable(platform: str) -> str | None:
-    try:
-        core = mlx()
-    except ImportError as error:
-        return f"MLX does not start: {str(error).splitlines()[0]}"
+    if reason := failure(mlx):
+        return f"MLX does not start: {reason}"
     # Metal: whether MLX finds the GPU
-    if platform == METAL and not core.metal.is_available():
+    if platform == METAL and not mlx().metal.is_available():
         return "MLX finds no Metal device"
     return None
 

@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trivet.backends.base import Array, Backend, Program, Weights, expand
+from trivet.backends.mesh import parse
+from trivet.backends.packages import version
 from trivet.backends.packed import in_rows, supports
 from trivet.backends.xla import platforms
 from trivet.dtypes import DType
@@ -32,8 +34,9 @@ class XlaBackend(Backend):
         return _on(device if device in platforms.DEVICES else platforms.HOST)
 
     def over(self, mesh: str) -> XlaBackend:
+        parse(mesh)
         made = XlaBackend(self.platform, mesh)
-        made._placement()  # refuses a mesh that is none
+        made._placement()  # refuses one that does not fit the devices
         return made
 
     def unavailable(self) -> str | None:
@@ -41,7 +44,7 @@ class XlaBackend(Backend):
 
     def details(self) -> str:
         found = platforms.devices(self.platform)
-        return f"JAX {platforms.version('jax')}, {len(found)} x {found[0].device_kind}"
+        return f"JAX {version('jax')}, {len(found)} x {found[0].device_kind}"
 
     def supports(self, node: Node) -> bool:
         from trivet.backends.xla.lowerings import LOWERINGS
@@ -90,15 +93,18 @@ class XlaBackend(Backend):
 
     def from_numpy(self, array: Any, dtype: DType) -> Array:
         from trivet.backends.xla.program import put
-        from trivet.backends.xla.types import reported
+        from trivet.backends.xla.types import configured, reported
 
-        with platforms.jax().enable_x64(True), reported("[put]"):
+        with configured(), reported("[put]"):
             return put(array, dtype, platforms.devices(self.platform)[0])
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        from trivet.backends.xla.types import reported
+        from trivet.backends.xla.types import configured, reported
 
-        with reported("[fetch]"):  # programs run on while Python does: a failed one says so here
+        with (
+            configured(),
+            reported("[fetch]"),
+        ):  # programs run on while Python does: a failed one says so here
             found = np.asarray(array)
         return found.view(np.uint16) if found.dtype.name == "bfloat16" else found
 

@@ -20,32 +20,17 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from trivet.backends.mesh import parse
 from trivet.dtypes import i32
 from trivet.errors import DeviceUnavailable, InputError
 from trivet.graph import Dim, Graph, Node
 
-AXES = ("data", "model")
 #: matrices whose products are summed over the devices of "model"
 SUMMED = ("attn_output", "ffn_down")
 #: counts of tokens are rounded up to divisors of this, or to multiples (`bucket`)
 TOKENS = 256
 
 _tracing: ContextVar[Placement | None] = ContextVar("_tracing", default=None)
-
-
-def parse(mesh: str) -> dict[str, int]:
-    """The axes of a mesh, and how many devices are along each.
-
-    >>> parse("data:4,model:2")
-    {'data': 4, 'model': 2}
-    """
-    axes: dict[str, int] = {}
-    for part in str(mesh).split(","):
-        found = re.fullmatch(r"(\w+):([1-9]\d{0,4})", part.strip())
-        if found is None or found[1] not in AXES or found[1] in axes:
-            raise InputError(f"[mesh] {mesh!r}: wanted the axes {', '.join(AXES)}, as in 'data:4,model:2'")
-        axes[found[1]] = int(found[2])
-    return axes
 
 
 class Placement:

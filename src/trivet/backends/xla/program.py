@@ -14,7 +14,7 @@ from trivet.backends.traced import Library, checked, computed
 from trivet.backends.xla.lowerings import LOWERINGS
 from trivet.backends.xla.placement import Placement
 from trivet.backends.xla.products import PRODUCTS, unpacked
-from trivet.backends.xla.types import jax_dtype, reported, typed
+from trivet.backends.xla.types import configured, jax_dtype, reported, typed
 from trivet.dtypes import DType
 from trivet.errors import CapacityError, DTypeError, InputError
 from trivet.graph import Graph, Node, to_numpy
@@ -66,7 +66,7 @@ class XlaProgram:
         self._order = graph.nodes()
         self._inputs = {n.attrs["name"]: n for n in self._order if n.op == "input"}
         states = {n.attrs["name"]: n for n in self._order if n.op == "state"}
-        with jax.enable_x64(True), reported("[compile]"):
+        with configured(), reported("[compile]"):
             buffers = [n for n in self._order if n.op == "buffer"]
             self._buffers = [put(n.value, n.dtype, placement.whole) for n in buffers]
             self._weights = {n.attrs["name"]: weights(n) for n in self._order if n.op == "weight"}
@@ -80,7 +80,7 @@ class XlaProgram:
         return self._values
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        with jax.enable_x64(True), jax.default_device(self._placement.first):
+        with configured(), jax.default_device(self._placement.first):
             sizes, arguments = self.arguments(inputs)
             key = tuple(sorted(sizes.items()))
             if key not in self._compiled:

@@ -17,7 +17,7 @@ from trivet.backends.packed import stored
 from trivet.backends.xla import BACKEND
 from trivet.backends.xla.placement import Placement
 from trivet.backends.xla.program import as_function
-from trivet.backends.xla.types import jax_dtype
+from trivet.backends.xla.types import configured, jax_dtype
 from trivet.graph import Dim, Graph, Node
 
 PLATFORMS = ("tpu", "cuda", "rocm")
@@ -45,7 +45,7 @@ def arguments(graph: Graph, sizes: Mapping[str, int], placement: Placement | Non
 def exported(graph: Graph, sizes: Mapping[str, int], platforms: tuple[str, ...] = PLATFORMS) -> Any:
     """The graph lowered for these platforms as one `jax.export.Exported`; JAX's own client runs it, too."""
     graph = expand(graph, BACKEND.supports)
-    with jax.enable_x64(True):
+    with configured():
         checks = [export.DisabledSafetyCheck.platform()]
         function = jax.jit(as_function(graph, sizes, Placement(jax.devices("cpu"))), donate_argnums=0)
         lower = export.export(function, platforms=platforms, disabled_checks=checks)
@@ -64,7 +64,7 @@ def compiled(
     its devices; `options` are XLA's own."""
     graph = expand(graph, BACKEND.supports)
     placement = Placement(topology.devices, mesh)
-    with jax.enable_x64(True):
+    with configured():
         given = arguments(graph, sizes, placement)
         results = placement.results(graph, given[0])
         function = jax.jit(as_function(graph, sizes, placement), donate_argnums=0, out_shardings=results)

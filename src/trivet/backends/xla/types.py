@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -19,6 +19,23 @@ _DTYPES = {
     dtypes.i8: jnp.int8, dtypes.u8: jnp.uint8, dtypes.i32: jnp.int32, dtypes.i64: jnp.int64,
     dtypes.bool_: jnp.bool_,
 }  # fmt: skip
+
+
+@contextmanager
+def configured() -> Iterator[None]:
+    """JAX set up inside the block as trivet's programs want it, however the rest of the process has it."""
+    settings = (
+        jax.enable_x64(True),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        jax.transfer_guard("allow"),
+        jax.debug_nans(False),  # masks are made of infinities
+        jax.debug_infs(False),
+    )
+    with ExitStack() as stack:
+        for setting in settings:
+            stack.enter_context(setting)
+        yield
 
 
 @contextmanager

@@ -76,9 +76,16 @@ def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
 _RUN = 256  # so many numbers MLX may add one after another
 
 
+def _left(x: Any, axes: tuple[int, ...], keepdims: bool) -> list[int]:
+    """The shape after a reduction."""
+    return [1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes]
+
+
 def _sum(x: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
     """The sum of runs, then of their sums: MLX would add a whole axis up, and lose digits."""
-    for axis in axes if x.size else ():
+    if not x.size:  # MLX's loop over an empty axis may read past its end, and never stop
+        return mx.zeros(_left(x, axes, keepdims), x.dtype)
+    for axis in axes:
         while x.shape[axis] > _RUN:
             before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
             whole = n // _RUN * _RUN  # no mx.split: mx.compile fails where it stands in the same sum twice
@@ -88,10 +95,13 @@ def _sum(x: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
     return mx.sum(x, axes, keepdims=keepdims)
 
 
+def _mean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return _sum(x, axes, keepdims) / math.prod(x.shape[i] for i in axes)
+
+
 def _top(x: Any, axes: Any) -> Any:
     """The largest, -inf of nothing; the axes are kept."""
-    shape = [1 if i in axes else n for i, n in enumerate(x.shape)]
-    return mx.max(x, axes, keepdims=True) if x.size else mx.full(shape, -math.inf)
+    return mx.max(x, axes, keepdims=True) if x.size else mx.full(_left(x, axes, True), -math.inf)
 
 
 def _logsumexp(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -103,8 +113,7 @@ def _logsumexp(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
     def reduced(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-        shape = [1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes]
-        return function(x, axes, keepdims) if x.size else mx.zeros(shape, x.dtype)
+        return function(x, axes, keepdims) if x.size else mx.zeros(_left(x, axes, keepdims), x.dtype)
 
     return _reduce(reduced)
 
@@ -112,7 +121,7 @@ def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
 def _argmax(x: Any, axis: int, keepdims: bool) -> Any:
     """NaN counts as largest."""
     if not x.size:
-        return mx.zeros([1 if i == axis else n for i, n in enumerate(x.shape) if keepdims or i != axis])
+        return mx.zeros(_left(x, (axis,), keepdims))
     nans = mx.isnan(x)
     found = mx.any(nans, axis, keepdims=keepdims)
     return mx.where(found, mx.argmax(nans, axis, keepdims), mx.argmax(x, axis, keepdims))
@@ -242,7 +251,7 @@ LOWERINGS: Mapping[str, Callable[..., Any]] = {
     "eq": mx.equal, "ne": mx.not_equal, "lt": mx.less, "le": mx.less_equal, "gt": mx.greater,
     "ge": mx.greater_equal, "logical_and": mx.logical_and, "logical_or": mx.logical_or,
     "logical_not": mx.logical_not, "where": mx.where, "cast": _cast, "iota": _iota,
-    "sum": _reduce(_sum), "mean": _reduce(mx.mean), "max": _extreme(mx.max), "min": _extreme(mx.min),
+    "sum": _reduce(_sum), "mean": _reduce(_mean), "max": _extreme(mx.max), "min": _extreme(mx.min),
     "logsumexp": _reduce(_logsumexp), "argmax": _argmax,
     "after": lambda x, g: x, "grad_norm": _grad_norm, "adamw": _adamw,
     "accumulate": lambda total, g, keep: mx.where(keep != 0, total + g, g),

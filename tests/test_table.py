@@ -9,9 +9,9 @@ by itself; a row with an empty cell fails.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -174,28 +174,47 @@ def test_a_backend_has_the_row(name: str, row: Row) -> None:
 # --- forward ---------------------------------------------------------------------------------------------
 
 
-def check_forward(backend: Any, row: Row, index: int, dtype: DType) -> str | None:
-    """A backend gives what the definition gives in float64, rounded. Or it says why it does not."""
+class Check(NamedTuple):
+    """A graph for a backend to run on a case's values, and what holds the results to the definition's."""
+
+    case: Case
+    graph: Graph
+    compare: Callable[[Sequence[Any]], None]
+
+    def on(self, backend: Any) -> str | None:
+        """Runs and compares; gives the reason where the backend lists a row of the graph as unsupported."""
+        try:
+            got = self.case.run(backend, self.graph)
+        except UnsupportedError:
+            listed = [backend.unsupported[n.op] for n in self.graph.nodes() if n.op in backend.unsupported]
+            assert listed
+            return str(listed[0])
+        self.compare(got)
+        return None
+
+
+def forward(row: Row, index: int, dtype: DType) -> Check:
+    """What the definition gives in float64, rounded, is what a backend has to give."""
     case = make(row, index, dtype)
-    want = case.run(NUMPY, case.graph(), exact=True)
-    try:
-        got = case.run(backend, case.graph())
-    except UnsupportedError:
-        assert row.name in backend.unsupported
-        return str(backend.unsupported[row.name])
-    for i, (node, g, w) in enumerate(zip(case.outputs, got, want, strict=True)):
-        kind = node.dtype
-        with np.errstate(over="ignore"):
-            w = widen(rounded(w, kind), kind) if kind.is_float else w
-        assert g.dtype == graph.to_numpy(kind)
-        close(widen(g, kind), w, tolerance(row, case.sample, dtype, kind), f"output {i}", loose(case, w))
-    return None
+    whole = case.graph()
+
+    def compare(got: Sequence[Any]) -> None:
+        want = case.run(NUMPY, whole, exact=True)
+        for i, (node, g, w) in enumerate(zip(whole.outputs.values(), got, want, strict=True)):
+            kind = node.dtype
+            with np.errstate(over="ignore"):
+                w = widen(rounded(w, kind), kind) if kind.is_float else w
+            assert g.dtype == graph.to_numpy(kind)
+            bound = tolerance(row, case.sample, dtype, kind)
+            close(widen(g, kind), w, bound, f"output {i}", loose(case, w))
+
+    return Check(case, whole, compare)
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
 @pytest.mark.parametrize(("row", "index", "dtype"), list(cases(FLOATS)))
 def test_forward(name: str, row: Row, index: int, dtype: DType) -> None:
-    if reason := check_forward(backends.get(name), row, index, dtype):
+    if reason := forward(row, index, dtype).on(backends.get(name)):
         pytest.skip(reason)
 
 
@@ -306,25 +325,25 @@ def test_gradient_by_torch(row: Row, index: int, dtype: DType) -> None:
         close(ours, 0 * ours if theirs is None else theirs.numpy(), 1e-8, leaf.attrs["name"])
 
 
-def check_gradient(backend: Any, row: Row, index: int) -> str | None:
-    """The gradient's graph, run in float32, gives what it gives in float64. Or the backend says why not."""
+def backward(row: Row, index: int) -> Check | None:
+    """The gradient's graph, run in float32, has to give what it gives in float64. None where it has f64."""
     case = make(row, index, dtypes.f32)
     if case.outputs[0].dtype is dtypes.f64 or any(leaf.dtype is dtypes.f64 for leaf in case.leaves):
-        return "f64 is the NumPy backend's"
-    _, g = gradients(case, np.random.default_rng(1).standard_normal(case.outputs[0].shape))
-    try:
-        got = case.run(backend, g)
-    except UnsupportedError:
-        assert any(n.op in backend.unsupported for n in g.nodes())
-        return "a row of the gradient is listed as unsupported"
-    for i, (ours, want) in enumerate(zip(got, case.run(NUMPY, g, exact=True), strict=True)):
-        scale = 1 + np.max(np.abs(want), initial=0)
-        close(ours / scale, want / scale, 2e-4 if case.packed else 2e-5, f"gradient {i}")
-    return None
+        return None
+    _, whole = gradients(case, np.random.default_rng(1).standard_normal(case.outputs[0].shape))
+
+    def compare(got: Sequence[Any]) -> None:
+        for i, (ours, want) in enumerate(zip(got, case.run(NUMPY, whole, exact=True), strict=True)):
+            scale = 1 + np.max(np.abs(want), initial=0)
+            close(ours / scale, want / scale, 2e-4 if case.packed else 2e-5, f"gradient {i}")
+
+    return Check(case, whole, compare)
 
 
 @pytest.mark.parametrize("name", [n for n in AVAILABLE if n != "numpy"])
 @pytest.mark.parametrize(("row", "index", "dtype"), SMOOTH)
 def test_gradient_on_backend(name: str, row: Row, index: int, dtype: DType) -> None:
-    if reason := check_gradient(backends.get(name), row, index):
+    check = backward(row, index)
+    reason = check.on(backends.get(name)) if check else "f64 is the NumPy backend's"
+    if reason:
         pytest.skip(reason)

@@ -1,15 +1,11 @@
-"""What `run.py` runs: each part gives what goes into the evidence, and notes what failed or was left out."""
+"""The jobs of `run.py`: each gives what goes into the evidence, or raises. They may run side by side."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,102 +13,162 @@ import smollm2
 import test_table
 import trivet as tv
 import tuning
+from test_table import Case, Check
 from trivet.backends.base import Backend
+from trivet.errors import UnsupportedError
+from trivet.graph import Graph, Node
+from trivet.ops.table import TABLE, Row
+from trivet.plan import rebuilt, rewrite
 
 READ, WRITTEN = 512, 32  # tokens of a prompt and of a reply, where speed is measured
 
 
-class Run:
-    """One device. After `until` nothing new is begun."""
-
-    def __init__(self, device: str, backend: Backend, until: float, rows: str) -> None:
-        self.device, self.backend, self.until, self.rows = device, backend, until, rows
-        self.failed: dict[str, str] = {}
-        self.left_out: list[str] = []
-        self.folder = Path(tempfile.mkdtemp())
-        self._steps = cache(self._five_steps)
-
-    def _tried(self, name: str, case: Callable[[], Any]) -> Any:
-        """What the case gives; None, with a note, where it fails or there is no time."""
-        if time.perf_counter() > self.until:
-            self.left_out.append(name)
-            return None
-        try:
-            return case()
-        except Exception as error:
-            self.failed[name] = f"{type(error).__name__}: {error}"[:500]
-            return None
-
-    # --- the table ---
-
-    def table(self) -> dict[str, Any]:
-        """Programs compile side by side where that takes time."""
-        forward = [c for c in test_table.cases(test_table.FLOATS) if self.rows in c.values[0].name]
-        slopes = [c for c in test_table.SMOOTH if self.rows in c.values[0].name]
-        checks = [(f"forward {c.id}", test_table.check_forward, c.values) for c in forward]
-        checks += [(f"gradient {c.id}", test_table.check_gradient, c.values[:2]) for c in slopes]
-        workers = (os.cpu_count() or 1) if self.backend.name == "xla" else 1
-
-        def one(check: Any) -> Any:
-            name, function, values = check
-            return self._tried(name, lambda: function(self.backend, *values) or "passed")
-
-        with ThreadPoolExecutor(workers) as pool:
-            found = dict(zip((name for name, _, _ in checks), pool.map(one, checks), strict=True))
-        rows = {c.values[0].name: c.values[0].tolerance for c in forward}
-        return {
-            "passed": sum(told == "passed" for told in found.values()),
-            "cases": found,
-            "tolerances": {name: {str(d): t for d, t in of.items()} for name, of in rows.items()},
-        }
-
-    # --- whole models ---
-
-    def parity(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"tolerances": {"logits": smollm2.LOGITS_ELSEWHERE, "loss": smollm2.LOSS}}
-        made["SmolLM2 logits"] = self._tried("SmolLM2 logits", self._logits)
-        small = tuning.packed_model(self.folder / "small.gguf")
-        for model, path in (("small Llama", str(small)), ("SmolLM2", smollm2.NAME)):
-            for method in smollm2.METHODS:
-                name = f"{model} {method}"
-                made[name] = self._tried(name, lambda p=path, m=method: self._training(p, m))
-        return made
-
-    def _logits(self) -> dict[str, float]:
-        """On the device and on the reference."""
-        got, want = (
-            np.asarray(tv.load(smollm2.NAME, device, kv="f32").logits(smollm2.IDS), np.float64)
-            for device in (self.device, "reference")
-        )
-        far = float(np.abs(got - want).max() / np.abs(want).max())
-        assert far < smollm2.LOGITS_ELSEWHERE, f"{far:.2e} from the reference"
-        return {"far": far}
-
-    def _training(self, path: str, method: str) -> dict[str, Any]:
-        """On the device and on the cpu."""
-        (got, seconds), (want, on_cpu) = (self._steps(path, method, d) for d in (self.device, "cpu"))
-        far = float(np.abs(np.subtract(got, want)).max())
-        assert far < smollm2.LOSS, f"losses {got}, on the cpu {want}"
-        return {"losses": got, "far": far, "seconds": seconds, "seconds on the cpu": on_cpu}
-
-    def _five_steps(self, path: str, method: str, device: str) -> tuple[list[float], list[float]]:
-        return smollm2.five_steps(path, method, device, self.folder)
-
-    # --- speed ---
-
-    def speed(self) -> dict[str, Any]:
-        return {d: self._tried(f"speed on {d}", lambda d=d: _speed(d)) for d in (self.device, "cpu")}
+class Job(NamedTuple):
+    part: str
+    name: str
+    run: Callable[[], dict[str, Any]]
 
 
-def _speed(device: str) -> dict[str, float]:
-    """SmolLM2's tokens a second, read and written, the second time each."""
-    model = tv.load(smollm2.NAME, device)
-    prompt = [1 + i % 1000 for i in range(READ)]
-    for _ in range(2):
-        session, since = model.session(), time.perf_counter()
-        model.engine.forward(session, prompt, [READ - 1])
-        read = time.perf_counter()
-        for i in range(WRITTEN):
-            model.engine.forward(session, [i + 1], [0])
-        written = time.perf_counter()
-    return {"read": round(READ / (read - since), 1), "written": round(WRITTEN / (written - read), 1)}
+# --- the table -------------------------------------------------------------------------------------------
+
+
+def table(backend: Backend, rows: str) -> list[Job]:
+    """A job for each row, those of most samples first."""
+    chosen = sorted((r for r in TABLE.values() if rows in r.name), key=lambda r: -len(r.samples))
+    return [Job("table", row.name, lambda row=row: _held(backend, row)) for row in chosen]
+
+
+def _held(backend: Backend, row: Row) -> dict[str, Any]:
+    """All of a row's checks as one program, for programs take long to compile; where that fails, one by one.
+    Then each that fails is named, or the whole, where each passes alone."""
+    checks = dict(_checks(row))
+    try:
+        _together(backend, list(checks.values()))
+        found, failed = dict.fromkeys(checks, "passed"), {}
+    except Exception as error:
+        found = {name: _told(backend, check) for name, check in checks.items()}
+        failed = {name: told for name, told in found.items() if told.startswith("failed")}
+        if not failed and not isinstance(error, UnsupportedError):
+            failed = {"all in one program, though each passes alone": told_of(error)}
+    return {
+        "passed": sum(told == "passed" for told in found.values()),
+        "cases": found,
+        "tolerances": {str(dtype): bound for dtype, bound in row.tolerance.items()},
+        "failed": failed,
+    }
+
+
+def _checks(row: Row) -> Iterator[tuple[str, Check]]:
+    for case in CASES.get(row.name, ()):
+        yield f"forward {case.id}", test_table.forward(*case.values)
+    for case in SLOPES.get(row.name, ()):
+        if check := test_table.backward(*case.values[:2]):
+            yield f"gradient {case.id}", check
+
+
+def _by_row(cases: Iterator[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for case in cases:
+        found.setdefault(case.values[0].name, []).append(case)
+    return found
+
+
+CASES = _by_row(test_table.cases(test_table.FLOATS))
+SLOPES = _by_row(iter(test_table.SMOOTH))
+
+
+def _together(backend: Backend, checks: Sequence[Check]) -> None:
+    """One graph of all their outputs; leaves and outputs bear the number of their check before their name."""
+    outputs: dict[str, Node] = {}
+    whole = Case(checks[0].case.row, checks[0].case.sample, [], {}, {}, {})
+    for i, (case, graph, _) in enumerate(checks):
+        leaves = [n for n in graph.nodes() if n.op in ("input", "weight")]
+        known = {n: Node(n.op, (), {"name": f"{i}.{n.attrs['name']}"}, n.specs) for n in leaves}
+        nodes = rewrite(list(graph.outputs.values()), rebuilt, known)
+        outputs |= {f"{i}.{name}": node for name, node in zip(graph.outputs, nodes, strict=True)}
+        whole.stored.update({f"{i}.{name}": value for name, value in case.stored.items()})
+        whole.packed.update({f"{i}.{name}": value for name, value in case.packed.items()})
+    got = iter(whole.run(backend, Graph(outputs)))
+    for check in checks:
+        check.compare([next(got) for _ in check.graph.outputs])
+
+
+def _told(backend: Backend, check: Check) -> str:
+    try:
+        return check.on(backend) or "passed"
+    except Exception as error:
+        return f"failed: {told_of(error)}"
+
+
+def told_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+# --- whole models ----------------------------------------------------------------------------------------
+
+
+def parity(device: str, folder: Path) -> list[Job]:
+    small = str(tuning.packed_model(folder / "small.gguf"))
+    models = {"SmolLM2": smollm2.NAME, "small Llama": small}
+    return [Job("parity", "SmolLM2 logits", lambda: _logits(device))] + [
+        Job("parity", f"{model} {method}", lambda p=path, m=method: _training(device, p, m, folder))
+        for model, path in models.items()
+        for method in smollm2.METHODS
+    ]
+
+
+def _logits(device: str) -> dict[str, float]:
+    """On the device and on the reference."""
+    got, want = (
+        np.asarray(tv.load(smollm2.NAME, d, kv="f32").logits(smollm2.IDS), np.float64)
+        for d in (device, "reference")
+    )
+    far = float(np.abs(got - want).max() / np.abs(want).max())
+    assert far < smollm2.LOGITS_ELSEWHERE, f"{far:.2e} from the reference"
+    return {"far": far, "tolerance": smollm2.LOGITS_ELSEWHERE}
+
+
+def _training(device: str, path: str, method: str, folder: Path) -> dict[str, Any]:
+    """Five steps on the device and on the cpu."""
+    own = folder / f"{Path(path).stem} {method}"
+    own.mkdir()
+    got, want = (smollm2.five_steps(path, method, d, own)[0] for d in (device, "cpu"))
+    far = float(np.abs(np.subtract(got, want)).max())
+    assert far < smollm2.LOSS, f"losses {got}, on the cpu {want}"
+    return {"losses": got, "far": far, "tolerance": smollm2.LOSS}
+
+
+# --- speed -----------------------------------------------------------------------------------------------
+
+
+def speed(device: str) -> tuple[list[Job], list[Job]]:
+    """(what makes ready, what measures): one may compile beside all else, the other wants to be alone."""
+    kept: dict[str, Any] = {}
+    ready, measured = [], []
+    for where in dict.fromkeys((device, "cpu")):
+        for name, use, tokens in (("read", _read, READ), ("written", _write, WRITTEN)):
+            name = f"tokens {name} on {where}"
+
+            def prepare(name: str = name, where: str = where, use: Any = use) -> dict[str, Any]:
+                kept[name] = tv.load(smollm2.NAME, where)
+                use(kept[name])
+                return {}
+
+            def measure(name: str = name, use: Any = use, tokens: int = tokens) -> dict[str, Any]:
+                since = time.perf_counter()
+                use(kept[name])
+                return {"a second": round(tokens / (time.perf_counter() - since), 1)}
+
+            ready.append(Job("speed", f"{name}, made ready", prepare))
+            measured.append(Job("speed", name, measure))
+    return ready, measured
+
+
+def _read(model: Any) -> None:
+    model.engine.forward(model.session(), [1 + i % 1000 for i in range(READ)], [READ - 1])
+
+
+def _write(model: Any) -> None:
+    session = model.session()
+    for i in range(WRITTEN):
+        model.engine.forward(session, [i + 1], [0])

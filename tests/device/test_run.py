@@ -30,12 +30,18 @@ def test_evidence_names_device_versions_cases_and_tolerances(device, tmp_path):
     found = json.loads((tmp_path / "e.json").read_text())
     assert found["device"] == device
     assert {"details", "commit", "versions", "date", "seconds"} <= set(found)
-    assert found["table"]["passed"] == len(found["table"]["cases"]) > 9
-    assert found["table"]["tolerances"]["log_softmax"]["f32"] > 0
+    row = found["table"]["log_softmax"]
+    assert row["passed"] == len(row["cases"]) > 9
+    assert row["tolerances"]["f32"] > 0
+    assert row["seconds"] > 0
     assert (found["failed"], found["left out"]) == ({}, [])
 
 
-def test_what_there_is_no_time_for_is_said(tmp_path):
+def test_what_is_not_done_in_time_is_said_and_written(tmp_path):
     done = run("--require", "reference", "--parts", "speed", "--seconds", 0, "--out", tmp_path / "e.json")
     assert done.returncode == 1
-    assert "left out, there was no time: 2 cases, such as speed on reference" in done.stdout
+    assert (
+        "left out, not done in time: 8 jobs, such as speed, tokens read on reference, made ready"
+        in done.stdout
+    )
+    assert len(json.loads((tmp_path / "e.json").read_text())["left out"]) == 8

@@ -5,12 +5,13 @@ import subprocess
 import sys
 import textwrap
 
+import gguf
 import numpy as np
 import pytest
 
 import tiny_model
 import trivet as tv
-from trivet import dtypes
+from trivet import cards, dtypes
 from trivet.blocks import quantize
 from trivet.errors import FileError, InputError, NonFiniteError
 from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf
@@ -19,6 +20,7 @@ from trivet.text.hf_tokenizer import tokenizer_files
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+huggingface_hub = pytest.importorskip("huggingface_hub")
 
 import variants  # noqa: E402
 
@@ -30,9 +32,9 @@ def plain(tmp_path_factory):
     return tiny_model.write(tmp_path_factory.mktemp("plain") / "plain.gguf")
 
 
-def folder_of(path, name):
+def folder_of(path, name, **more):
     """A folder as people have it: weights, configuration, tokenizer; and transformers' logits."""
-    model = variants.saved(path, name)
+    model = variants.saved(path, name, **more)
     for file, text in tokenizer_files(tiny_model.metadata()).items():
         (path / file).write_text(text)
     ids = np.random.default_rng(5).integers(0, variants.VOCAB, 40)
@@ -74,6 +76,63 @@ def test_parts_and_one_again(plain, tmp_path):
     original = GGUFFile.open(plain)
     assert {*whole.metadata} == {*original.metadata}
     assert all(np.array_equal(whole.data(n), original.data(n)) for n in original.tensors)
+
+
+CARD = """---
+license: other
+license_name: "a \\"b\\" licence"
+license_link: https://example.org/licence
+language:
+- en
+- "no"  # which YAML would take for false
+tags: [chat, 'small']
+model_name: Tiny
+model_creator: Somebody
+model_description: |
+  more lines
+  than one
+widget:
+- text: hello
+---
+license: mit
+"""
+
+
+def test_what_a_card_says_comes_along(tmp_path):
+    folder_of(tmp_path / "folder", "llama")
+    (tmp_path / "folder" / "README.md").write_text(CARD)
+    (tmp_path / "folder" / "LICENSE").write_text("Do as you like.")
+    said = {
+        "general.name": "Tiny",
+        "general.author": "Somebody",
+        "general.license": "other",
+        "general.license.name": 'a "b" licence',
+        "general.license.link": "https://example.org/licence",
+        "general.languages": ["en", "no"],
+        "general.tags": ["chat", "small"],
+    }
+    file = tv.convert(tmp_path / "folder", tmp_path / "o.gguf").path
+    fields = gguf.GGUFReader(file).fields
+    assert {key: fields[key].contents() for key in said} == said
+    assert "general.description" not in fields
+    again = tv.convert(file, tmp_path / "back").path
+    other = tv.convert(tmp_path / "folder", tmp_path / "other", type="f16").path
+    assert (other / "LICENSE").read_text() == "Do as you like."
+    for folder in (again, other):
+        front = huggingface_hub.ModelCard.load(folder / "README.md").data
+        assert (front.license, front.license_name) == ("other", 'a "b" licence')
+        assert (front.language, front.tags) == (["en", "no"], ["chat", "small", "trivet"])
+        assert (front.model_name, front["model_creator"]) == ("Tiny", "Somebody")
+
+
+@pytest.mark.parametrize(
+    "card",
+    [b"", b"---\n", b"---\nlicense\n---", b"\xff---\n", b"---\nlicense: {a: [b\n---\n", b"---\n- x\n---"],
+)
+def test_a_card_that_says_nothing(card, tmp_path):
+    (tmp_path / "README.md").write_bytes(card)
+    assert cards.read(tmp_path / "README.md") == {}
+    assert cards.read(tmp_path) == cards.read(tmp_path / "none") == {}
 
 
 def test_every_end_of_a_reply_comes_along(tmp_path):
@@ -214,6 +273,20 @@ def test_what_is_broken_off_leaves_no_model(plain, tmp_path):
     assert not (tmp_path / "o.gguf").exists()
     assert not (tmp_path / "folder" / "config.json").exists()
     assert not [*tmp_path.rglob("*.safetensors")]
+
+
+@pytest.mark.parametrize("name", ["gptneox", "olmo2", "stablelm"])
+def test_llama_cpp_opens_what_takes_its_embedding_as_output(name, tmp_path):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    ids, logits = folder_of(tmp_path / "folder", name, tie_word_embeddings=True)
+    file = tv.convert(tmp_path / "folder", tmp_path / "m.gguf", type="f32").path
+    assert variants.near(tv.load(file, kv="f32").logits(ids), logits)
+    theirs = llama_cpp.Llama(str(file), n_ctx=64, n_batch=64, logits_all=True, verbose=False, n_threads=1)
+    theirs.eval(ids)
+    scores = np.array(theirs.scores[: len(ids)])
+    assert np.mean(scores.argmax(-1) == logits.argmax(-1)) > 0.9
+    again = tv.quantize(tmp_path / "folder", tmp_path / "q.gguf", type="q8_0").tensors
+    assert "output.weight" in {tensor.name for tensor in again}
 
 
 @pytest.mark.slow

@@ -80,6 +80,8 @@ def convert(
     if to_file:
         demand_place("convert", target)
     models.build(checkpoint)  # so that what is converted is a model
+    if to_file:
+        checkpoint = packing.with_output(checkpoint)
     write = _file if to_file else _folder
     return write(checkpoint, target, kind, max_bytes, advance)
 
@@ -140,7 +142,8 @@ def _folder(
     for name, entry in checkpoint.tensors.items():
         kind = hf_folder.floating(entry, type)
         tensors[name] = TensorSource(kind, entry.shape, partial(_floats, name, entry, kind, advance))
-    card = cards.converted(target.name, checkpoint.path.name)
+    said = checkpoint.metadata if checkpoint.gguf else cards.read(checkpoint.path / "README.md")
+    card = cards.converted(target.name, checkpoint.path.name, said)
     size = SHARD_BYTES if max_bytes is None else max_bytes
     notes = hf_folder.write("convert", target, checkpoint, tensors, {}, card, size)
     packed = sum(entry.dtype.is_packed for entry in checkpoint.tensors.values())

@@ -25,6 +25,7 @@ from trivet.text.hf_tokenizer import tokenizer_files
 
 #: endings of the files that are copied from a folder
 _KEPT = (".json", ".txt", ".model", ".jinja")
+_LICENCES = ("LICENSE", "LICENCE", "NOTICE", "COPYING", "USE_POLICY")
 _MAX_KEPT = 1 << 28  # bytes
 
 
@@ -116,11 +117,12 @@ def _config(module: Any, base: Checkpoint, tensors: Mapping[str, TensorSource]) 
 
 
 def _kept(source: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The tokenizer and whatever else is small in a folder."""
+    """The tokenizer, the licence and whatever else is small in a folder."""
     files = {}
     for file in sorted(source.iterdir()):
         skipped = file.name in ("config.json", "README.md") or file.name.endswith(".index.json")
-        if file.suffix in _KEPT and file.is_file() and not skipped and file.stat().st_size <= _MAX_KEPT:
+        kept = file.suffix in _KEPT or file.name.upper().startswith(_LICENCES)
+        if kept and file.is_file() and not skipped and file.stat().st_size <= _MAX_KEPT:
             files[file.name] = file.read_bytes()
     return files, []
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import blocks
+from trivet import blocks, cards
 from trivet.backends.native.quantize import quantize
 from trivet.blocks import tensor_bytes
 from trivet.dtypes import DType, bf16, f32, f64
@@ -29,6 +29,8 @@ from trivet.models.checkpoint import STALE, Checkpoint, Entry
 
 #: a relative error from which on a tensor is lost: two bits a value cost 0.3
 _LOST = 0.7
+#: architectures whose files llama.cpp does not open without an output matrix
+_WITH_OUTPUT = ("gptneox", "olmo2", "stablelm")
 
 Importance = Mapping[str, npt.NDArray[np.float32]]
 
@@ -74,6 +76,16 @@ def target(call: str, out: str | os.PathLike[str], checkpoint: Checkpoint) -> Pa
             " trivet does not read"
         )
     return path
+
+
+def with_output(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as a GGUF file is to hold it: where other programs want an output matrix, and the model
+    takes its embedding for one, it has that twice."""
+    tensors = checkpoint.tensors
+    if checkpoint.architecture not in _WITH_OUTPUT or "output.weight" in tensors:
+        return checkpoint
+    tensors = {**tensors, "output.weight": tensors["token_embd.weight"]}
+    return Checkpoint(checkpoint.path, checkpoint.metadata, tensors, checkpoint.gguf)
 
 
 def files(checkpoint: Checkpoint) -> list[Path]:
@@ -136,11 +148,12 @@ def encoded(
 
 def carried(checkpoint: Checkpoint) -> dict[str, Any]:
     """A checkpoint's metadata as the file to be written takes it, without what says what the old file was; of
-    a folder, with its name, its tokenizer and its chat template."""
+    a folder, with its name, what its card says, its tokenizer and its chat template."""
     gguf = checkpoint.gguf
     if gguf is None:
         name = {"general.name": checkpoint.path.resolve().name}
-        return {**checkpoint.metadata, **name, **checkpoint.tokenizer_metadata}
+        said = cards.read(checkpoint.path / "README.md")
+        return {**checkpoint.metadata, **name, **said, **checkpoint.tokenizer_metadata}
     return {key: gguf.encoded(key) for key in checkpoint.metadata if not key.startswith(STALE)}
 
 

@@ -95,6 +95,7 @@ def quantize(
     if calibrate is not None and imatrix is not None:
         demand_place("quantize", imatrix, named=False)
     models.build(checkpoint)  # so that what is quantised is a model
+    checkpoint = packing.with_output(checkpoint)
     source = Model(checkpoint, device, threads=threads) if calibrate or evaluate else None
     text = None if evaluate is None else read_text("quantize", Path(evaluate))
     importance = _importance(source, calibrate, imatrix, watch)

@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -69,17 +71,25 @@ def _repo(path: Path) -> str:
     return path.name.removeprefix("models--").replace("--", "/", 1)
 
 
+def _main(ref: Path) -> str:
+    try:
+        if not ref.is_file():
+            return ""
+        with ref.open("rb") as file:
+            return file.read(100).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
 def snapshots(path: Path) -> list[Path]:
     """A repository's snapshots: that of main first, then the latest first."""
+    main = _main(path / "refs" / "main")
     try:
-        main = (path / "refs" / "main").read_text("ascii", "replace").strip()
-    except OSError:
-        main = ""
-    try:
-        found = [(p.name == main, p.stat().st_mtime, p) for p in (path / "snapshots").iterdir()]
+        inside = [p for p in (path / "snapshots").iterdir() if p.is_dir()]
+        found = [(p.name == main, p.stat().st_mtime, p) for p in inside]
     except OSError:
         return []
-    return [p for _, _, p in sorted(found, reverse=True) if p.is_dir()]
+    return [p for _, _, p in sorted(found, reverse=True)]
 
 
 def files_of(snapshot: Path) -> list[str]:
@@ -130,7 +140,7 @@ def held() -> Iterator[Held]:
                 nbytes = sum((snapshot / file).stat().st_size for file in choice.files)
                 name = Name(_repo(path), choice.quant)
                 yield Held(str(name), choice.quant or "safetensors", nbytes, at)
-        unfinished = list((path / "blobs").glob("*.incomplete"))
+        unfinished = [blob for blob in (path / "blobs").glob("*.incomplete") if blob.is_file()]
         if unfinished:
             nbytes = sum(blob.stat().st_size for blob in unfinished)
             yield Held(_repo(path), "unfinished", nbytes, path / "blobs")
@@ -155,7 +165,10 @@ def remove(name: str) -> None:
     quantisation, all of the repository goes, with what is unfinished. Raises HubError if nothing of that name
     is there."""
     path, files = _removed(name)
+    coming = [file for file in files if file.name.endswith(".incomplete")]
     try:
+        if any(map(_is_fetched, coming)):
+            raise HubError(f"[rm] {name} is being fetched by another process")
         for file in files:
             file.unlink()
         _prune(path / "snapshots")
@@ -166,12 +179,29 @@ def remove(name: str) -> None:
         raise FileError(f"[rm] {error.filename or path}: {error.strerror}") from None
 
 
+def _is_fetched(partial: Path) -> bool:
+    """Whether a process is fetching what comes there."""
+    if not partial.is_file():
+        return False
+    with contextlib.suppress(FileNotFoundError), partial.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            pass
+    return False
+
+
 def _removed(name: str) -> tuple[Path, list[Path]]:
     """A repository's folder, and the files in it that go."""
     wanted = parsed("rm", name)
     path = repository(wanted.repo)
     if path.is_symlink() or not path.is_dir():
         raise HubError(f"[rm] {name} is not in {folder()}; trivet list shows what is")
+    for inside in (path / "snapshots", path / "blobs", *snapshots(path)):
+        if inside.is_symlink():
+            raise HubError(f"[rm] {inside} is a link to another folder, in which nothing is removed")
     if wanted.quant is None:
         return path, [Path(at) / file for at, _, names in os.walk(path) for file in names]
     return path, _freed(path, _pointers(path, wanted))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trivet.errors import FileError, HubError
+from trivet.formats.common import written_aside
 from trivet.hub import cache
 from trivet.hub.names import Name, choose, parsed
 from trivet.hub.transfer import Advance, RemoteFile, endpoint, explained, fetch_blob, library, partial_of
@@ -87,10 +88,10 @@ def _listed(name: Name, sibling: Any) -> RemoteFile:
     lfs = sibling.lfs
     etag = lfs.sha256 if lfs is not None else sibling.blob_id
     parts = sibling.rfilename.split("/")
-    bad = any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts)
+    bad = any(part in ("", ".", "..") or "\\" in part or not part.isprintable() for part in parts)
     if bad or not isinstance(etag, str) or not _ETAG.fullmatch(etag):
         raise HubError(f"[pull] {name.repo} lists {sibling.rfilename!r:.80} with the hash {etag!r:.80}")
-    if not isinstance(sibling.size, int) or sibling.size < 0:
+    if type(sibling.size) is not int or sibling.size < 0:
         raise HubError(
             f"[pull] {name.repo} lists {sibling.rfilename!r:.80} with the size {sibling.size!r:.80}"
         )
@@ -150,4 +151,5 @@ def _point(pointer: Path, blob: Path) -> None:
 def _write_ref(at: Path, commit: str) -> None:
     ref = at / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
-    ref.write_text(commit, "ascii")
+    with written_aside(ref, "pull") as file:
+        file.write(commit.encode("ascii"))

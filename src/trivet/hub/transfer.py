@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trivet.errors import HubError, TrivetError, UnsupportedError
+from trivet.errors import HubError, InputError, TrivetError, UnsupportedError
 from trivet.hub.names import Name
 
 WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before trying again; any byte that comes begins them anew
@@ -57,6 +57,8 @@ def fetch_blob(name: Name, commit: str, file: RemoteFile, blob: Path, advance: A
                 f"[pull] {file.name} of {name}: the bytes that came do not hash to what the hub lists"
                 f" ({file.etag}) and were thrown away; pull again"
             )
+        if not os.path.samestat(os.fstat(part.fileno()), partial_of(blob).stat()):
+            raise HubError(f"[pull] {file.name} of {name} was removed while it was fetched; pull again")
         partial_of(blob).rename(blob)
 
 
@@ -110,7 +112,7 @@ def _stream(name: Name, commit: str, file: RemoteFile, part: BinaryIO, advance: 
             part.truncate(0)
             part.seek(0)
             advance(-have)
-        for chunk in response.iter_bytes(CHUNK):
+        for chunk in response.iter_raw(CHUNK):  # never unpacked: few bytes could become very many
             if part.tell() + len(chunk) > file.nbytes:
                 part.truncate(0)
                 raise HubError(
@@ -171,6 +173,11 @@ def explained(name: Name) -> Iterator[None]:
         raise HubError(f"[pull] {name} is to be fetched, and HF_HUB_OFFLINE is set") from None
     except errors.HfHubHTTPError as error:
         raise _refused(name, error.response.status_code, page) from None
+    except errors.HFValidationError as error:
+        raise InputError(f"[pull] {name} is no name for the hub: {str(error)[:200]}") from None
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise HubError(f"[pull] {name}: the question to {hub}, or its answer, is malformed: {why}") from None
     except Exception as error:  # of the network, whatever library makes the connection
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk

@@ -1,12 +1,12 @@
 // One row of an arranged weight, with the bits that the weight itself gives: packed to f32, dense in its own
 // type. So a table that is also multiplied with need not stay in memory twice. The layouts are those of
-// linear_packed.h, linear_float.h and tuned/dense_amx.h.
+// linear_packed.h, linear_float.h and tuned/pairs_amx.h.
 #pragma once
 
 #include "kernels/kernel.h"
 #include "kernels/linear_cut.h"
 #ifdef TV_HAS_AMX
-#include "kernels/tuned/dense_amx.h"
+#include "kernels/tuned/pairs_amx.h"
 #endif
 
 namespace tv::TV_ISA {
@@ -100,19 +100,22 @@ inline void strip_row(const View& w, const void* prepared, int64_t row, void* ou
 #ifdef TV_HAS_AMX
 
 // Of a 16-bit weight in pairs of strips.
-inline void pair_row(const View& w, const void* prepared, int64_t row, void* out) {
-  const Form form = pair_form(w);
-  const auto* pair =
-      reinterpret_cast<const uint16_t*>(static_cast<const uint8_t*>(prepared) + row / kPairRows * form.bytes);
-  const uint16_t* strip = pair + row % kPairRows / kStrip * kStrip * kDepth;
-  const int64_t r = row % kStrip, block = int64_t{kPairRows} * kDepth;
-  auto* to = static_cast<uint16_t*>(out);
-  for (int64_t i = 0; i < w.dim(1); ++i) {
+template <class Dense>
+void dense_pair_row(const uint8_t* pair, int64_t k, int64_t r, uint16_t* out) {
+  const uint16_t* row = blocks_of<Dense>(pair) + r / kStrip * kTileHalves + r % kStrip * 2;
+  const bool scaled = Dense::kDType == DType::f16 && is_scaled(pair);
+  for (int64_t i = 0; i < k; ++i) {
     const int64_t in_block = i % kDepth;
-    const int64_t at =
-        w.dtype == DType::bf16 ? in_block / 2 * 2 * kStrip + 2 * r + in_block % 2 : in_block * kStrip + r;
-    to[i] = strip[i / kDepth * block + at];
+    const uint16_t half = row[i / kDepth * kBlockHalves + in_block / 2 * 2 * kStrip + in_block % 2];
+    out[i] = scaled ? unscaled(half) : half;
   }
+}
+
+inline void pair_row(const View& w, const void* prepared, int64_t row, void* out) {
+  const auto* pair = static_cast<const uint8_t*>(prepared) + row / kPairRows * pair_form(w).bytes;
+  (w.dtype == DType::f16 ? dense_pair_row<DenseF16> : dense_pair_row<DenseBf16>)(pair, w.dim(1),
+                                                                                 row % kPairRows,
+                                                                                 static_cast<uint16_t*>(out));
 }
 
 #endif

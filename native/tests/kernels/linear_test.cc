@@ -45,6 +45,15 @@ std::vector<IsaTables> all_isas() {
 
 const tv::Kernel& row(const tv::KernelTable& table, const char* name) { return kernel_row(table, name); }
 
+// The first of linear_input_grad that takes these.
+const tv::Kernel& grad_row(const tv::KernelTable& table, tv::DType g, tv::DType w) {
+  const tv::DType in[2] = {g, w};
+  for (size_t i = 0; i < table.size; ++i)
+    if (table.begin[i].name == std::string("linear_input_grad") && table.begin[i].accepts(in, 2, &g, 1))
+      return table.begin[i];
+  std::abort();
+}
+
 uint32_t random_state = 12345;
 uint32_t random_bits() {
   random_state = random_state * 1664525u + 1013904223u;
@@ -285,8 +294,12 @@ double grad_bound(tv::DType g, tv::DType w, int64_t n, const std::string& isa) {
 }
 
 void input_grad(const IsaTables& isa, tv::DType g_dtype, tv::DType dtype, int64_t t, int64_t n, int64_t k) {
-  const tv::Kernel &kernel = row(isa.linear, "linear_input_grad"), &arranging = row(isa.linear, "linear");
+  const tv::Kernel &kernel = grad_row(isa.linear, g_dtype, dtype), &arranging = row(isa.linear, "linear");
   Bytes w = random_weight(dtype, n, k), g = random_weight(g_dtype, t, n);
+  if (dtype == tv::DType::f16) {  // a large one in the first pair of strips
+    const uint16_t large = tv::f32_to_f16(100.0f);
+    std::memcpy(&w[static_cast<size_t>(k)], &large, 2);
+  }
   const Floats dense = decoded(isa.dequantize, dtype, w, n, k), wide = widened(g_dtype, g);
   const size_t row_bytes = tv::traits(g_dtype)->nbytes * static_cast<size_t>(n),
                out_bytes = tv::traits(g_dtype)->nbytes * static_cast<size_t>(k);
@@ -327,6 +340,43 @@ void input_grads(const IsaTables& isa, tv::DType dtype, int64_t block) {
     input_grad(isa, g, dtype, 37, 17, block < 32 ? 45 : block);
   }
   if (isa.name != "scalar") input_grad(isa, tv::DType::f32, dtype, 13, 600, block < 32 ? 300 : 256);
+}
+
+Bytes halves_of(const std::vector<uint16_t>& halves) {
+  Bytes bytes(2 * halves.size());
+  std::memcpy(bytes.data(), halves.data(), bytes.size());
+  return bytes;
+}
+
+// Every f16 times one, and a large or infinite weight in the row beside, which must not show.
+void every_half(const IsaTables& isa) {
+  const int64_t n = 65536, k = 67;
+  const tv::Kernel& kernel = row(isa.linear, "linear");
+  tv::ThreadPool pool(2);
+  std::vector<uint16_t> all(static_cast<size_t>(n));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  Bytes w = halves_of(all);
+  for (int64_t t : {1, 20}) {
+    Floats x(static_cast<size_t>(t), 1.0f);
+    const Floats out = linear(kernel, tv::DType::f16, w, x, nullptr, t, n, 1, pool, true);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const float wanted = tv::f16_to_f32(all[i % all.size()]);
+      CHECK(std::isfinite(wanted) ? out[i] == wanted : !std::isfinite(out[i]));
+    }
+  }
+  std::vector<uint16_t> few(static_cast<size_t>(2 * k));
+  for (uint16_t& half : few) half = random_bits() % 0x5400 | (random_bits() & 1) << 15;
+  Floats x = random_rows(20, k);
+  Bytes pair = halves_of(few);
+  const Floats wanted = linear(kernel, tv::DType::f16, pair, x, nullptr, 20, 2, k, pool, true);
+  for (uint16_t large : {0x5400, 0xfbff, 0x7c00, 0x7e00}) {
+    few[static_cast<size_t>(k)] = large;
+    pair = halves_of(few);
+    for (int64_t t : {1, 20}) {
+      const Floats out = linear(kernel, tv::DType::f16, pair, x, nullptr, t, 2, k, pool, true);
+      for (size_t i = 0; i < out.size(); i += 2) CHECK(std::memcmp(&out[i], &wanted[i], 4) == 0);
+    }
+  }
 }
 
 // 16-bit activations: what f32 activations of the same values give, rounded; and a token alone is as in
@@ -443,6 +493,7 @@ int main() {
   }
   for (const IsaTables& isa : isas) {
     equal_bits(isa, tv::DType::f32, 11, 70);
+    every_half(isa);
     input_grad(isa, tv::DType::f32, tv::DType::q4_0, 530, 40, 64);
     input_grad(isa, tv::DType::bf16, tv::DType::bf16, 530, 40, 64);
     bf16_packed(isa, tv::DType::q8_0, 530, 40, 576);

@@ -1,21 +1,19 @@
 // 16-bit weights times tokens by AMX bf16 tiles.
 //
-// A float is a sum of bf16 planes, each of them what the ones before leave, rounded: bf16 is one plane and
-// f16 two, exactly; f32 activations are cut to two, which is off by 2^-17. (f32 weights would be three planes
-// and their products six: no faster than multiply-adds, and slower where the memory is what one waits for.)
+// A float is a sum of bf16 planes: bf16 is one plane and f16 two, exactly (pairs_amx.h); f32 activations are
+// cut to two, each of them what the one before leaves, rounded, which is off by 2^-17. (f32 weights would be
+// three planes and their products six: no faster than multiply-adds, and slower where the memory is what one
+// waits for.)
 //
-// Tokens stand in groups of up to 16, as [group][k / 32][plane][token][32] bf16; weights in pairs of strips
-// of 16 rows, as [k / 32][2][1024 bytes] with 16 rows side by side: bf16 as tiles want it, [k / 2][16][2],
-// f16 as [k][16]. Both are padded with zeros. bf16 tokens that are whole cache lines are tiles where they
-// stand, but for the last few. Each plane of a token has a sum of its own, which begins at zero, takes the
-// blocks of 32 k in order and in a block the planes of w from the last to the first; the sums of the planes
-// are added in the end. That is the same for any number of tokens, and so are the bits.
+// Tokens stand in groups of up to 16, as [group][k / 32][plane][token][32] bf16, padded with zeros. bf16
+// tokens that are whole cache lines are tiles where they stand, but for the last few. Each plane of a token
+// has a sum of its own, which begins at zero, takes the blocks of 32 k in order and in a block the planes of
+// w from the last to the first; the sums of the planes are added in the end. That is the same for any number
+// of tokens, and so are the bits.
 #pragma once
 
-#include "kernels/linear_cut.h"
-#include "kernels/linear_dense.h"
-#include "kernels/tuned/dense_token.h"
 #include "kernels/tuned/linear_amx.h"
+#include "kernels/tuned/pairs_amx.h"
 
 #define TV_AMX_BF16 __attribute__((target("amx-tile,amx-int8,amx-bf16,avx512bf16")))
 
@@ -23,9 +21,6 @@ namespace tv::TV_ISA {
 namespace {
 
 constexpr int kGroupRows = 16;  // tokens in a tile
-constexpr int kPairRows = 32;   // weight rows in a pair of strips
-constexpr int kDepth = 32;      // k in a tile
-constexpr int kTileBytes = 1024;
 
 template <int kSum, int kWeights, int kTokens>
 TV_AMX_BF16 TV_INLINE void tile_multiply_bf16() {
@@ -71,81 +66,6 @@ TV_INLINE __m512 to_plane(__m512 x) {
 TV_INLINE __m512i interleave_halves(__m512 even, __m512 odd) {
   const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
   return _mm512_mask_mov_epi16(low, 0xaaaaaaaa, _mm512_castps_si512(odd));
-}
-
-// --- weights
-// ------------------------------------------------------------------------------------------------
-
-// Of a dtype: its planes, blocks of weights that stay in the first cache, and how far ahead they are fetched,
-// to which cache: 3 is the first.
-template <class Dense>
-struct TileWeight;
-
-template <>
-struct TileWeight<DenseBf16> {
-  static constexpr int kPlanes = 1, kSlab = 18, kAhead = 2048, kCache = 3;
-};
-
-template <>
-struct TileWeight<DenseF16> {
-  static constexpr int kPlanes = 2, kSlab = 6, kAhead = kFarAhead, kCache = 2;
-  // 2 k of 16 rows as one row of each plane's tile. Exact: 8 bits and then 3.
-  TV_INLINE void split(const uint16_t* w, uint8_t* row) {
-    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-    __m512 rest[2], plane[2];
-    for (int i = 0; i < 2; ++i) {
-      const __m512 value = load_f16(w + 16 * i).v;
-      plane[i] = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(value), high));
-      rest[i] = _mm512_sub_ps(value, plane[i]);
-    }
-    _mm512_store_si512(row, interleave_halves(plane[0], plane[1]));
-    _mm512_store_si512(row + 2 * kTileBytes, interleave_halves(rest[0], rest[1]));
-  }
-};
-
-// 32 k of up to 16 rows of weight [n, k] into a block of a strip.
-template <class E, bool kInterleaved>
-void arrange_block(const E* rows, int64_t k, int64_t present, int64_t depth, E* out) {
-  std::memset(out, 0, kStrip * kDepth * sizeof(E));
-  for (int64_t r = 0; r < present; ++r)
-    for (int64_t i = 0; i < depth; ++i)
-      out[kInterleaved ? i / 2 * 2 * kStrip + 2 * r + i % 2 : i * kStrip + r] = rows[r * k + i];
-}
-
-// Rows first .. first + 31 of weight [n, k].
-template <class Dense>
-void arrange_pair(const void* weight, int64_t n, int64_t k, int64_t first, void* pair) {
-  using E = typename Dense::Element;
-  auto* out = static_cast<E*>(pair);
-  for (int64_t i = 0; i < k; i += kDepth)
-    for (int64_t row = first; row < first + kPairRows; row += kStrip, out += kStrip * kDepth) {
-      const int64_t present = n - row < 0 ? 0 : n - row < kStrip ? n - row : kStrip;
-      const int64_t depth = k - i < kDepth ? k - i : kDepth;
-      arrange_block<E, Dense::kDType == DType::bf16>(static_cast<const E*>(weight) + row * k + i, k, present,
-                                                     depth, out);
-    }
-}
-
-// A block of 32 k of a pair as tiles [plane][2]: where it stands, or unpacked into `tiles`. Its cache lines
-// are read one by one here: tile loads of lines that are not there yet do not overlap enough.
-template <class Dense>
-TV_INLINE const uint8_t* weight_tiles(const uint8_t* pair, int64_t block, uint8_t* tiles) {
-  using W = TileWeight<Dense>;
-  using E = typename Dense::Element;
-  constexpr int kRow = 2 * kStrip * sizeof(E), kStripBytes = kDepth / 2 * kRow;
-  pair += block * 2 * kStripBytes;
-  for (int at = 0; at < 2 * kStripBytes; at += kRow) {
-    for (int line = 0; line < kRow; line += 64)
-      __builtin_prefetch(pair + at + line + W::kAhead, 0, W::kCache);
-    if constexpr (W::kPlanes == 1) {
-      uint32_t word;
-      __asm__ volatile("movl %1, %0" : "=r"(word) : "m"(*reinterpret_cast<const uint32_t*>(pair + at)));
-    } else {
-      W::split(reinterpret_cast<const E*>(pair + at),
-               tiles + at / kStripBytes * kTileBytes + at % kStripBytes / kRow * 64);
-    }
-  }
-  return W::kPlanes == 1 ? pair : tiles;
 }
 
 // --- tokens
@@ -234,35 +154,21 @@ struct Sums {
 constexpr int64_t kPlaneBytes = int64_t{3} << 18;  // of tokens held at a time, so that they stay in cache
 constexpr int64_t kMostHeld = 512;                 // tokens times planes
 
-inline void arrange_pair_of(const View& w, int64_t first, void* pair) {
-  if (w.dtype == DType::f16)
-    arrange_pair<DenseF16>(w.data, w.dim(0), w.dim(1), first, pair);
-  else
-    arrange_pair<DenseBf16>(w.data, w.dim(0), w.dim(1), first, pair);
-}
-
-inline Form pair_form(const View& w) {
-  return {kPairRows, round_up(w.dim(1), kDepth) * kPairRows * int64_t{sizeof(uint16_t)}, arrange_pair_of};
-}
-
 constexpr int planes_of(DType x) { return x == DType::bf16 ? 1 : 2; }
 
 // A block of tokens as tiles: groups of `rows` tokens, the first token being `first`. `few`: the planes of
-// all tokens have room in one tile and are its rows. `alone`: there is one token, and weights are f16.
-// `standing`: the first groups are tiles, in pairs, where they stand.
+// all tokens have room in one tile and are its rows. `standing`: the first groups are tiles, in pairs, where
+// they stand.
 struct TokenTiles {
   int64_t first, held, rows, blocks;
   int planes;
-  bool few, alone, standing;
+  bool few, standing;
   uint8_t* at;
   int64_t groups_standing() const { return standing ? held / (2 * kGroupRows) * 2 : 0; }
   int64_t groups() const { return (held + rows - 1) / rows; }
   int64_t plane_bytes() const { return rows * 64; }
   int64_t block_bytes() const { return planes * plane_bytes(); }
   int64_t group_bytes() const { return blocks * block_bytes(); }
-  // A token alone stands there as floats, too, after its group.
-  int64_t wide_bytes() const { return alone ? 2 * group_bytes() : 0; }
-  float* wide() const { return reinterpret_cast<float*>(at + group_bytes()); }
 };
 
 // The first block of tokens of a call, which is the largest.
@@ -277,13 +183,12 @@ inline TokenTiles first_tokens(const Call& call) {
   const int64_t rows = held < 1 ? 1 : few ? held : kGroupRows;
   const bool lines = reinterpret_cast<uintptr_t>(x.data) % 64 == 0 && x.dim(-1) % kDepth == 0;
   const bool standing = !few && x.dtype == DType::bf16 && lines;
-  const bool alone = tokens == 1 && call.in[1].dtype == DType::f16;
-  return {0, held, rows, blocks, planes, few, alone, standing, static_cast<uint8_t*>(call.scratch)};
+  return {0, held, rows, blocks, planes, few, standing, static_cast<uint8_t*>(call.scratch)};
 }
 
 inline Cut tile_cut(const Call& call) {
   const TokenTiles t = first_tokens(call);
-  return cut(call, pair_form(call.in[1]), t.groups() * t.group_bytes() + t.wide_bytes(), 1);
+  return cut(call, pair_form(call.in[1]), t.groups() * t.group_bytes(), 1);
 }
 
 template <class X, int kX>
@@ -299,7 +204,6 @@ void pack_tokens(const Call& call, const TokenTiles& t) {
       pack_group<X, kX>(x + done * k, count, k, t.rows, t.block_bytes(), group);
     }
   });
-  if (t.alone) widen_row(DType::bf16, reinterpret_cast<const uint16_t*>(t.at), t.wide_bytes() / 4, t.wide());
 }
 
 template <class X>
@@ -349,17 +253,6 @@ TV_INLINE void fetch_out(const Call& call, int64_t token, int64_t count, int64_t
   const auto* out = call.out[0].as<typename X::Element>() + token * n + column;
   for (int64_t t = 0; t < count; ++t, out += n)
     for (size_t i = 0; i < kPairRows; i += 64 / sizeof *out) __builtin_prefetch(out + i, 1);
-}
-
-// A pair of f16 times one token.
-template <class X, int kX>
-void multiply_alone(const Call& call, const TokenTiles& t, const uint8_t* pair, int64_t column) {
-  alignas(64) float sums[kX * kPairRows];
-  {
-    const NoSubnormals none;
-    multiply_token<kX>(reinterpret_cast<const uint16_t*>(pair), t.wide(), t.blocks, sums);
-  }
-  put_tokens<X, kX>(call, t.first, 1, 1, column, sums);
 }
 
 // A pair times so few tokens that it is memory-bound: the weights are read evenly.
@@ -416,15 +309,15 @@ TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint
   constexpr int64_t kStep = 2 * kW * kTileBytes;
   alignas(64) uint8_t tiles[kW == 1 ? 64 : W::kSlab * kStep];
   alignas(64) float sums[kMostHeld * kPairRows];
-  constexpr int64_t kGroups = kX == 1 ? 2 : 1, kBlock = 2 * kTileBytes;  // of weights as they come
+  constexpr int64_t kGroups = kX == 1 ? 2 : 1;
   const int64_t turns = (t.groups() + kGroups - 1) / kGroups;
-  const int64_t lines = (kBlock / 64 + turns - 1) / turns;
+  const int64_t lines = (2 * kTileBytes / 64 + turns - 1) / turns;
   int64_t first = 0;
   do {
     const int64_t count = t.blocks - first < W::kSlab ? t.blocks - first : W::kSlab;
     for (int64_t b = 0; kW > 1 && b < count; ++b) weight_tiles<Dense>(pair, first + b, tiles + b * kStep);
     const uint8_t* w = kW > 1 ? tiles : pair + first * kStep;
-    const uint8_t* next = pair + (first + count) * kBlock;  // the next slab, of this pair or the next
+    const uint8_t* next = pair + W::kHeader + (first + count) * 2 * kTileBytes;  // the next slab or pair
     int64_t g = 0;
     if constexpr (kX == 1)
       for (; g + 2 <= t.groups(); g += 2, next += count * lines * 64)
@@ -433,14 +326,6 @@ TV_AMX_BF16 void multiply_many(const Call& call, const TokenTiles& t, const uint
       multiply_groups<X, kX, kW, kX>(call, t, g, w, first, count, column, sums, next, lines);
     first += count;
   } while (first < t.blocks);
-}
-
-template <class Dense, class X, int kX>
-void multiply_pair(const Call& call, const TokenTiles& t, const uint8_t* pair, int64_t column) {
-  if constexpr (TileWeight<Dense>::kPlanes == 2)
-    if (t.alone) return multiply_alone<X, kX>(call, t, pair, column);
-  t.few ? multiply_few<Dense, X, kX>(call, t, pair, column)
-        : multiply_many<Dense, X, kX>(call, t, pair, column);
 }
 
 template <class Dense, class X>
@@ -456,7 +341,8 @@ void run_dense_tiles_of(const Call* calls, int n) {
       const DenseTiles tiles(t.few ? kX * t.rows : t.rows);
       each([&](const Piece& piece) {
         for (int64_t u = piece.begin; u < piece.end; ++u)
-          multiply_pair<Dense, X, kX>(piece.call, t, piece.arranged(u, 1), u * kPairRows);
+          (t.few ? multiply_few<Dense, X, kX>
+                 : multiply_many<Dense, X, kX>)(piece.call, t, piece.arranged(u, 1), u * kPairRows);
       });
     });
   }

@@ -12,7 +12,6 @@
 
 #include "kernels/made_product.h"
 #include "kernels/tuned/dense_amx.h"
-#include "kernels/tuned/transpose.h"
 
 namespace tv::TV_ISA {
 namespace {
@@ -149,7 +148,6 @@ struct PackedSource {
 
 template <class Dense>
 struct PairSource {
-  using E = typename Dense::Element;
   const uint8_t* at;
   int64_t strips, pair_bytes;
 
@@ -160,14 +158,19 @@ struct PairSource {
 
   template <int kW>
   void block(int64_t strip, int64_t b, uint8_t* tile, int64_t step) const {
-    const uint8_t* w = at + strip / 2 * pair_bytes + (2 * b + strip % 2) * kTileBytes;
-    for (int i = 0; i < 16; ++i) {
+    const uint8_t* pair = at + strip / 2 * pair_bytes;
+    const uint16_t* w = blocks_of<Dense>(pair) + (2 * b + strip % 2) * kTileHalves;
+    const float scale = Dense::kDType == DType::f16 && is_scaled(pair) ? 1.0f / (1 << kScaleBits) : 1.0f;
+    for (int i = 0; i < 16; ++i, w += 32, tile += 64) {
+      const __m512i pairs = _mm512_loadu_si512(w);
       if constexpr (Dense::kDType == DType::bf16) {
-        _mm512_store_si512(tile + i * 64, _mm512_loadu_si512(w + i * 64));
-        if constexpr (kW == 2) _mm512_store_si512(tile + step + i * 64, _mm512_setzero_si512());
+        _mm512_store_si512(tile, pairs);
+        if constexpr (kW == 2) _mm512_store_si512(tile + step, _mm512_setzero_si512());
       } else {
-        const auto* halves = reinterpret_cast<const uint16_t*>(w) + i * 32;
-        store_planes<kW>(load_f16(halves).v, load_f16(halves + 16).v, tile + i * 64, step);
+        const auto widened = [=](__m512i halves) {
+          return _mm512_mul_ps(from_f16(_mm512_cvtepi32_epi16(halves)).v, _mm512_set1_ps(scale));
+        };
+        store_planes<kW>(widened(pairs), widened(_mm512_srli_epi32(pairs, 16)), tile, step);
       }
     }
   }

@@ -342,43 +342,6 @@ void input_grads(const IsaTables& isa, tv::DType dtype, int64_t block) {
   if (isa.name != "scalar") input_grad(isa, tv::DType::f32, dtype, 13, 600, block < 32 ? 300 : 256);
 }
 
-Bytes halves_of(const std::vector<uint16_t>& halves) {
-  Bytes bytes(2 * halves.size());
-  std::memcpy(bytes.data(), halves.data(), bytes.size());
-  return bytes;
-}
-
-// Every f16 times one, and a large or infinite weight in the row beside, which must not show.
-void every_half(const IsaTables& isa) {
-  const int64_t n = 65536, k = 67;
-  const tv::Kernel& kernel = row(isa.linear, "linear");
-  tv::ThreadPool pool(2);
-  std::vector<uint16_t> all(static_cast<size_t>(n));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
-  Bytes w = halves_of(all);
-  for (int64_t t : {1, 20}) {
-    Floats x(static_cast<size_t>(t), 1.0f);
-    const Floats out = linear(kernel, tv::DType::f16, w, x, nullptr, t, n, 1, pool, true);
-    for (size_t i = 0; i < out.size(); ++i) {
-      const float wanted = tv::f16_to_f32(all[i % all.size()]);
-      CHECK(std::isfinite(wanted) ? out[i] == wanted : !std::isfinite(out[i]));
-    }
-  }
-  std::vector<uint16_t> few(static_cast<size_t>(2 * k));
-  for (uint16_t& half : few) half = random_bits() % 0x5400 | (random_bits() & 1) << 15;
-  Floats x = random_rows(20, k);
-  Bytes pair = halves_of(few);
-  const Floats wanted = linear(kernel, tv::DType::f16, pair, x, nullptr, 20, 2, k, pool, true);
-  for (uint16_t large : {0x5400, 0xfbff, 0x7c00, 0x7e00}) {
-    few[static_cast<size_t>(k)] = large;
-    pair = halves_of(few);
-    for (int64_t t : {1, 20}) {
-      const Floats out = linear(kernel, tv::DType::f16, pair, x, nullptr, t, 2, k, pool, true);
-      for (size_t i = 0; i < out.size(); i += 2) CHECK(std::memcmp(&out[i], &wanted[i], 4) == 0);
-    }
-  }
-}
-
 // 16-bit activations: what f32 activations of the same values give, rounded; and a token alone is as in
 // company.
 void half_activations(const IsaTables& isa, tv::DType x_dtype, tv::DType dtype) {
@@ -493,7 +456,6 @@ int main() {
   }
   for (const IsaTables& isa : isas) {
     equal_bits(isa, tv::DType::f32, 11, 70);
-    every_half(isa);
     input_grad(isa, tv::DType::f32, tv::DType::q4_0, 530, 40, 64);
     input_grad(isa, tv::DType::bf16, tv::DType::bf16, 530, 40, 64);
     bf16_packed(isa, tv::DType::q8_0, 530, 40, 576);

@@ -12,7 +12,7 @@ import trivet as tv
 from devices import DEVICES, EXTRA
 from trivet import backends, graph, ops, runtime
 from trivet.dtypes import bf16, f32, q4_0
-from trivet.errors import DeviceMismatch, DeviceUnavailable, InputError
+from trivet.errors import CapacityError, DeviceMismatch, DeviceUnavailable, InputError
 
 X = np.float32([1.0, 2.0, 3.0])
 
@@ -149,6 +149,20 @@ def test_put_copies_and_fetch_is_read_only():
 def test_bf16_is_stored_as_bits():
     node = runtime.put(np.uint16([0x3F80]), bf16, "reference")
     assert runtime.fetch(ops.add(node, node)).tolist() == [0x4000]
+
+
+def test_memory_that_is_not_there_is_a_capacity_error(monkeypatch):
+    node, numpy = buffer(), backends.find("numpy")
+
+    def fail(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(numpy, "to_numpy", fail)
+    with pytest.raises(CapacityError, match=r"\[fetch\] out of memory on reference: no room"):
+        runtime.fetch(node)
+    monkeypatch.setattr(numpy, "from_numpy", fail)
+    with pytest.raises(CapacityError, match=r"\[put\] out of memory on reference: no room"):
+        buffer()
 
 
 BITS = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -127,16 +128,19 @@ def _backend(device: str) -> Backend:
 def put(array: Any, dtype: DType, device: str | None = None) -> Node:
     """A NumPy array in storage form (bf16 as uint16 bits) copied to a device: a buffer node."""
     name = resolve(device)
-    made = backend(name).from_numpy(array, dtype)
-    if made is array or (isinstance(made, np.ndarray) and np.may_share_memory(made, array)):
-        made = made.copy()  # values never change, whatever becomes of the caller's array
+    with _roomy("[put]", name):
+        made = backend(name).from_numpy(array, dtype)
+        if made is array or (isinstance(made, np.ndarray) and np.may_share_memory(made, array)):
+            made = made.copy()  # values never change, whatever becomes of the caller's array
     return graph.buffer(made, np.shape(array), dtype, name)
 
 
 def memory(node: Node) -> np.ndarray[Any, Any]:
     """A node's value as a NumPy array in storage form, over the device's own memory where that can be."""
     (value,) = evaluate([node])
-    return backend(value.attrs["device"]).to_numpy(value.value)
+    where = value.attrs["device"]
+    with _roomy("[fetch]", where):
+        return backend(where).to_numpy(value.value)
 
 
 def fetch(node: Node) -> np.ndarray[Any, Any]:
@@ -161,15 +165,22 @@ def evaluate(nodes: Sequence[Node], device: str | None = None) -> list[Node]:
     values = {n: n if n.op == "buffer" else _done[n] for n in nodes if n.op == "buffer" or n in _done}
     missing = list(dict.fromkeys(n for n in nodes if n not in values))
     shapes = [_fixed(node) for node in missing]
-    try:
+    with _roomy("[eval]", where):
         arrays = _compute(missing, where) if missing else []
-    except MemoryError as error:
-        raise CapacityError(f"[eval] out of memory on {where}: {error}") from None
     for node, array, shape in zip(missing, arrays, shapes, strict=True):
         values[node] = graph.buffer(array, shape, node.dtype, where)
         if node.device is not None:  # else it may be asked for on another device next
             _done[node] = values[node]
     return [values[n] for n in nodes]
+
+
+@contextmanager
+def _roomy(call: str, device: str) -> Iterator[None]:
+    """What NumPy says inside the block of memory that is not there, as a CapacityError."""
+    try:
+        yield
+    except MemoryError as error:
+        raise CapacityError(f"{call} out of memory on {device}: {error}") from None
 
 
 def _fixed(node: Node) -> tuple[int, ...]:

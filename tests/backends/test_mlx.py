@@ -84,6 +84,16 @@ def test_a_state_that_a_run_lost_is_missed_at_once(monkeypatch):
 
 
 @needs_mlx
+def test_more_elements_than_mlx_counts_to_are_refused():
+    n = graph.Dim("N")
+    wide = Graph({"y": ops.broadcast_to(graph.input("x", (), f32), (n,))})
+    with pytest.raises(CapacityError, match=r"\[run\] MLX: .*2147483648"):
+        HERE.compile(wide, sizes={"N": 2**31}).run({"x": np.float32(1)})
+    with pytest.raises(CapacityError, match=r"\[compile\] MLX: .*2147483648"):
+        HERE.compile(Graph({"y": ops.exp(graph.state("s", (2**31, 0), f32))}))
+
+
+@needs_mlx
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_program_runs_in_any_thread(fused):
     program, got = MlxBackend(fused=fused).compile(counted()), []

@@ -10,7 +10,7 @@ import pytest
 from trivet import backends, dtypes, graph, ops
 from trivet.backends.numpy import BACKEND as NUMPY
 from trivet.backends.xla import platforms
-from trivet.errors import CapacityError, ShapeError
+from trivet.errors import CapacityError, DeviceError, ShapeError
 from trivet.graph import Dim, Graph
 
 HERE = backends.find("xla")
@@ -150,6 +150,32 @@ def test_a_run_that_fails_before_it_begins_leaves_the_state():
     with pytest.raises(CapacityError, match=r"^\[run\] XLA: RESOURCE_EXHAUSTED: no room$"):
         program.run({"x": ONES})
     assert HERE.to_numpy(program.state["total"]).tolist() == ONES.tolist()
+
+
+@needs_jax
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ("INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: Out of memory", CapacityError),
+        ("INTERNAL: an illegal memory access was encountered", DeviceError),
+    ],
+)
+@pytest.mark.parametrize("call", ["from_numpy", "run", "compile"])
+def test_what_a_device_raises_while_arrays_go_in_is_reported(call, told, error, monkeypatch):
+    import jax
+
+    def fail(*_, **__):
+        raise jax.errors.JaxRuntimeError(told)
+
+    program = HERE.compile(counted(), state={"total": ONES})
+    monkeypatch.setattr(jax, "device_put", fail)
+    with pytest.raises(error, match=rf"\[\w+\] XLA: {told}") as raised:
+        {
+            "from_numpy": lambda: HERE.from_numpy(ONES, f32),
+            "run": lambda: program.run({"x": ONES}),
+            "compile": lambda: HERE.compile(counted(), state={"total": ONES}),
+        }[call]()
+    assert type(raised.value) is error
 
 
 @needs_jax

@@ -241,6 +241,43 @@ def test_messages_are_one_line_whatever_the_file_says(tmp_path):
     assert "\x1b" not in done.stderr
 
 
+ENDS = """
+import atexit, os, time
+from trivet.cli import main
+atexit.register(os.abort)  # as a library dies whose threads go on while the interpreter ends
+def app(prog_name):
+    print(".", end="", flush=True)
+    time.sleep(60)
+main.app = app
+main.main()
+"""
+DROPPED = """
+import gc, signal, time
+from trivet.cli import main
+def callback(phase, info):
+    gc.callbacks.clear()
+    signal.raise_signal(signal.SIGINT)
+def app(prog_name):
+    gc.callbacks.append(callback)
+    gc.collect()
+    print(".", end="", flush=True)
+    time.sleep(60)
+main.app = app
+main.main()
+"""
+
+
+@pytest.mark.parametrize(("code", "send"), [(ENDS, True), (DROPPED, False)])
+def test_ctrl_c_ends_whatever_libraries_do(code, send):
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True) as process:
+        process.stdout.read(1)
+        if send:
+            process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert (process.returncode, told) == (130, "")
+
+
 @pytest.mark.parametrize("after", [0.3, 0.6, 1.2])
 def test_ctrl_c_ends_without_a_word(after, tmp_path):
     model = tiny_model.write(tmp_path / "m.gguf")

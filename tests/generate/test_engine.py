@@ -37,6 +37,11 @@ def test_close_to_exact(path, exact, device, kv):
     assert error > 0 or (device, kv) == ("reference", "f32")
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_ids_have_no_logits(path, device):
+    assert tv.load(path, device).logits([]).shape == (0, len(tiny_model.TOKENS))
+
+
 def test_defaults(path, exact):
     assert np.array_equal(tv.load(path, "reference", kv="f32").logits(IDS), exact)
     default, half = (tv.load(path, "cpu", kv=kv).logits(IDS) for kv in (None, "f16"))

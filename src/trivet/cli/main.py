@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from typing import NoReturn
 
 if __name__ == "__main__" or sys.argv[0].endswith("trivet"):
@@ -82,14 +83,17 @@ def main() -> None:
     _open_streams()
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = _ignored
         try:
             app(prog_name="trivet")
         finally:
             sys.stdout.flush()  # a full disk is an error of ours, not of the interpreter's end
     except TrivetError as error:
         _stop(str(error), 2 if isinstance(error, BAD_INPUT) else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except (KeyboardInterrupt, SystemExit) as stopped:  # Typer makes the one the other
+        if isinstance(stopped, SystemExit) and stopped.code != 130:
+            raise
+        _end_at_once(130)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         _drop_output()
         sys.exit(1)
@@ -98,6 +102,24 @@ def main() -> None:
         _stop(f"[output] {error.strerror or error}", 1)
     except MemoryError:
         _stop("out of memory", 1)
+
+
+def _ignored(found: sys.UnraisableHookArgs) -> None:
+    """An interrupt that falls into a callback, such as JAX's of the garbage collector, is dropped by Python:
+    it comes again a moment later."""
+    if found.exc_type is KeyboardInterrupt:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(found)
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """Without the interpreter's own end: threads of a compiler may go on, and it would pull away under them
+    what they work with."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _open_streams() -> None:

@@ -188,6 +188,8 @@ class Model:
         Raises InputError for an id outside the vocabulary, CapacityError beyond the context, NonFiniteError
         if the weights make infinity or NaN."""
         ids = arguments.integers(ids, "[logits] ids")
+        if not ids:
+            return np.zeros((0, self.config.vocab), np.float32)
         return _finite(self.engine.forward(self.session(), ids, range(len(ids))))
 
     def embed(

@@ -90,14 +90,16 @@ class MlxBackend(Backend):
         return find
 
     def from_numpy(self, array: Any, dtype: DType) -> Array:
-        from trivet.backends.mlx.types import put
+        from trivet.backends.mlx.types import put, reported
 
-        return put(array, dtype)
+        with reported("[put]"):
+            return put(array, dtype)
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
-        from trivet.backends.mlx.types import fetched
+        from trivet.backends.mlx.types import fetched, reported
 
-        return fetched(array)
+        with reported("[fetch]"):
+            return fetched(array)
 
 
 def _refuse_f64(graph: Graph) -> None:

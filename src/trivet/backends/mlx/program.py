@@ -10,7 +10,7 @@ import mlx.core as mx
 from trivet.backends.base import resolved
 from trivet.backends.mlx.lowerings import LOWERINGS
 from trivet.backends.mlx.products import PRODUCTS, unpacked
-from trivet.backends.mlx.types import mlx_dtype, put
+from trivet.backends.mlx.types import mlx_dtype, put, reported
 from trivet.backends.traced import Library, checked, computed
 from trivet.errors import CapacityError, InputError
 from trivet.graph import Graph, Node
@@ -39,7 +39,7 @@ class MlxProgram:
         self._inputs = {n.attrs["name"]: n for n in self._order if n.op == "input"}
         states = {n.attrs["name"]: n for n in self._order if n.op == "state"}
         self._buffers = [n.value for n in self._order if n.op == "buffer"]
-        with mx.stream(device):
+        with mx.stream(device), reported("[compile]"):
             self._weights = {n.attrs["name"]: weights(n) for n in self._order if n.op == "weight"}
             self._values = {k: self._first(n, state.get(k)) for k, n in states.items()}
         self._compiled: dict[tuple[tuple[str, int], ...], Any] = {}
@@ -54,20 +54,16 @@ class MlxProgram:
         if set(inputs) != set(self._inputs):
             raise InputError(f"[run] inputs {sorted(inputs)}, expected {sorted(self._inputs)}")
         state, sizes = self.state, dict(self._sizes)
-        with mx.stream(self._device):
+        with mx.stream(self._device), reported("[run]"):
             given = {name: self._given(node, inputs[name], sizes) for name, node in self._inputs.items()}
             key = tuple(sorted(sizes.items()))
             if key not in self._compiled:
                 function = self.function(sizes)
                 self._compiled[key] = mx.compile(function) if self._fused else function
-            try:
-                out, updates = self._compiled[key](state, self._weights, given, self._buffers)
-                self._values.update(
-                    dict.fromkeys(updates)
-                )  # who else holds an array keeps it from being reused
-                mx.eval(out, updates)
-            except RuntimeError as error:
-                raise CapacityError(f"[run] MLX: {str(error).splitlines()[0]}") from None
+            out, updates = self._compiled[key](state, self._weights, given, self._buffers)
+            # who else holds an array keeps it from being reused
+            self._values.update(dict.fromkeys(updates))
+            mx.eval(out, updates)
         self._values.update(updates)
         return out  # type: ignore[no-any-return]
 

@@ -5,6 +5,8 @@ Metal has no 64-bit floats, and trivet has no unsigned 64-bit integers: in an ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +14,7 @@ import numpy as np
 
 from trivet import dtypes
 from trivet.dtypes import DType
-from trivet.errors import DTypeError
+from trivet.errors import CapacityError, DTypeError, TrivetError
 from trivet.graph import to_numpy
 
 _DTYPES = {
@@ -20,6 +22,18 @@ _DTYPES = {
     dtypes.i8: mx.int8, dtypes.u8: mx.uint8, dtypes.i32: mx.int32, dtypes.i64: mx.int64,
     dtypes.bool_: mx.bool_,
 }  # fmt: skip
+
+
+@contextmanager
+def reported(call: str) -> Iterator[None]:
+    """What MLX raises inside the block as a CapacityError: memory that is not there, or an axis of more
+    elements than it counts to (2^31 - 1)."""
+    try:
+        yield
+    except TrivetError:
+        raise
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        raise CapacityError(f"{call} MLX: {str(error).splitlines()[0]}") from None
 
 
 def mlx_dtype(dtype: DType) -> Any:

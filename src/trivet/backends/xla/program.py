@@ -80,13 +80,12 @@ class XlaProgram:
         return self._values
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        with configured(), jax.default_device(self._placement.first):
+        with configured(), jax.default_device(self._placement.first), reported("[run]"):
             sizes, arguments = self.arguments(inputs)
             key = tuple(sorted(sizes.items()))
             if key not in self._compiled:
                 self._compiled[key] = self._jitted(sizes)
-            with reported("[run]"):
-                out, updates = self._compiled[key](*arguments)
+            out, updates = self._compiled[key](*arguments)
         self._values.update(updates)
         return out  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from trivet import dtypes
 from trivet.dtypes import DType
-from trivet.errors import CapacityError
+from trivet.errors import CapacityError, DeviceError
 
 _DTYPES = {
     dtypes.f32: jnp.float32, dtypes.f16: jnp.float16, dtypes.bf16: jnp.bfloat16, dtypes.f64: jnp.float64,
@@ -40,11 +40,13 @@ def configured() -> Iterator[None]:
 
 @contextmanager
 def reported(call: str) -> Iterator[None]:
-    """What XLA raises inside the block as a CapacityError: nearly always a device without room."""
+    """What XLA raises inside the block: a CapacityError where the device has no room, else a DeviceError."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        raise CapacityError(f"{call} XLA: {str(error).splitlines()[0]}") from None
+        told = str(error)
+        full = "RESOURCE_EXHAUSTED" in told or "out of memory" in told.replace("_", " ").lower()
+        raise (CapacityError if full else DeviceError)(f"{call} XLA: {told.splitlines()[0]}") from None
 
 
 def jax_dtype(dtype: DType) -> Any:

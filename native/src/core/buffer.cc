@@ -47,7 +47,7 @@ char* map(size_t size, Buffer::Use use) {
 }  // namespace
 
 size_t aligned_size(size_t n) {
-  if (n > SIZE_MAX - (kAlignment - 1)) fail(Status::out_of_memory, "a block of %zu bytes", n);
+  if (n > SIZE_MAX - (kAlignment - 1)) fail(Status::out_of_memory, "out of memory: a block of %zu bytes", n);
   return (n + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -59,7 +59,7 @@ Buffer::Buffer(size_t size, Use use) : size_(size) {
     data_ = std::aligned_alloc(kAlignment, aligned_size(size));
     if (data_ != nullptr) std::memset(data_, 0, size);
   }
-  if (data_ == nullptr) fail(Status::out_of_memory, "a block of %zu bytes", size);
+  if (data_ == nullptr) fail(Status::out_of_memory, "out of memory: a block of %zu bytes", size);
 }
 
 Buffer::~Buffer() {

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from trivet.backends.packed import Decoders
 
 
-def _chosen(levels: Any, q: Any) -> Any:
+def chosen(levels: Any, q: Any) -> Any:
     """levels[q] of 16 levels, by four choices of two: a gather is slow on TPU, and much code."""
     left = [jnp.float32(level) for level in levels]
     for bit in range(4):
@@ -18,4 +18,4 @@ def _chosen(levels: Any, q: Any) -> Any:
     return left[0]
 
 
-DECODERS = Decoders(jnp, _chosen)
+DECODERS = Decoders(jnp, chosen)

@@ -118,6 +118,13 @@ def divided(node: Node) -> tuple[int | None, str]:
     return int(summed), "model"
 
 
+def on_one_tpu() -> bool:
+    """Whether the program that is traced is for one TPU, so that kernels of ours may stand in it: XLA divides
+    none over a mesh."""
+    placement = _tracing.get()
+    return placement is not None and placement.mesh is None and placement.first.platform == "tpu"
+
+
 def spread(x: Any, axis: int = 0) -> Any:
     """x, a piece of a loop's rows, with its rows divided over "data": a loop over pieces of divided tokens
     would otherwise be run in full on every device."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
-from trivet.backends.xla import attention
+from trivet.backends.packed import stored
+from trivet.backends.xla import attention, packed_linear
 from trivet.backends.xla.lowerings import LOWERINGS, dlogits
 from trivet.backends.xla.packed import DECODERS
-from trivet.backends.xla.placement import spread
+from trivet.backends.xla.placement import on_one_tpu, spread
+from trivet.dtypes import DType
 from trivet.graph import Spec
 
 _ROWS = 256  # rows of logits that stand in memory at once
@@ -66,8 +68,17 @@ def _by_weight(x: Any, w: Any, axis: int) -> Any:
     return _dot(*_met(x, w), (1, axis))
 
 
+class Packed(NamedTuple):
+    """A weight that a kernel decodes as it multiplies."""
+
+    rows: Any  # u8 [N, row bytes]
+    dtype: DType
+
+
 def _linear(x: Any, w: Any, *bias: Any) -> Any:
-    y = _by_weight(_flat(x), w, 1).reshape(*x.shape[:-1], w.shape[0])
+    flat = _flat(x)
+    y = packed_linear.product(flat, *w) if isinstance(w, Packed) else _by_weight(flat, w, 1)
+    y = y.reshape(*x.shape[:-1], y.shape[1])
     return y + bias[0].astype(y.dtype) if bias else y
 
 
@@ -178,4 +189,8 @@ def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
     if row in _OF_EXPERTS and specs[1].dtype.is_packed and _few(inputs[1], inputs[2]):
         ids, w = taken(inputs[2], inputs[1])
         return [inputs[0], w, ids]
+    if row == "linear" and specs[1].dtype.is_packed and on_one_tpu():
+        x, w, *bias = inputs
+        if packed_linear.takes(math.prod(x.shape[:-1]), w):
+            return [x, Packed(w, stored(specs[1].dtype)), *bias]
     return list(map(DECODERS.opened, inputs, specs))

@@ -1,8 +1,8 @@
 """Products of a few tokens and a packed weight on TPU: a Pallas kernel that reads each byte once.
 
 XLA turns the bytes, so that a lane is an output, and writes what it makes of them at each step: for a token
-at a time that takes several times as long as to read them. Here a tile of rows is turned once, in fast memory,
-four rows to a word, and a byte of eight blocks is then one load whose stride is a block:
+at a time that takes several times as long as to read them. Here a tile of rows is turned once, in fast
+memory, four rows to a word, and a byte of eight blocks is then one load whose stride is a block:
 
     w u8 [512 rows, row bytes] -> words i32 [128, row bytes] -> turned [row bytes, 128 lanes]
     the word at (byte, lane) has that byte of the rows 4 lane .. 4 lane + 3, the first in its lowest bits

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import tiny_model
+import variants
 from command import ok
 from trivet.blocks import quantize
 from trivet.dtypes import q8_0
@@ -139,6 +140,21 @@ def test_a_folder_that_cannot_be_opened(tmp_path: Path, config: Any, name: str, 
     shown = ok("inspect", tmp_path)
     assert "problem: cannot be run: " in shown
     assert "problem: trivet does not read F8_E5M2: f8" in shown
+
+
+@pytest.mark.parametrize(("name", "tensor"), [("llama", "self_attn.k_proj"), ("gptneox", "query_key_value")])
+@pytest.mark.parametrize("shape", [(), (7,), (7, 48)])
+def test_a_tensor_whose_rows_have_no_order(
+    tmp_path: Path, name: str, tensor: str, shape: tuple[int, ...]
+) -> None:
+    variants.saved(tmp_path, name)
+    tensors = load_file(tmp_path / "model.safetensors")
+    (wrong,) = (key for key in tensors if f"layers.1.{tensor}.weight" in key.replace("attention.", ""))
+    save_file({**tensors, wrong: torch.zeros(shape)}, tmp_path / "model.safetensors")
+    found = describe(tmp_path, check=True)["problems"]
+    assert len(found) == 3  # and there is no tokenizer
+    assert "cannot be run" in found[0]
+    assert f"has the shape {shape}; wanted" in found[1]
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

@@ -116,6 +116,14 @@ def test_tensors_that_no_such_model_has(tmp_path: Path, name: str) -> None:
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.parametrize("shape", [(), (4, 0), (2, 2, 2), (0, 8)])
+def test_an_embedding_that_is_none(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """The tokenizer takes its size from it, before the model is looked at."""
+    folder(tmp_path, {"model.embed_tokens.weight": torch.zeros(shape)})
+    with pytest.raises(ModelError, match=r"the embedding has the shape \("):
+        open_checkpoint(tmp_path)
+
+
 def test_scalars_and_other_shapes_are_refused_by_name(tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": torch.zeros(4, 8), "model.norm.weight": torch.tensor(1.0)}
     with pytest.raises(ModelError, match=r"output_norm|attn_norm"):

@@ -81,6 +81,19 @@ WRONG: dict[str, tuple[str, Change, str]] = {
     "unigram no list": ("unigram", put("model", "vocab", value={}), "is not a list"),
     "score no number": ("unigram", put("model", "vocab", 9, 1, value="x"), r"model\.vocab\[9\]: is"),
     "score NaN": ("unigram", put("model", "vocab", 9, 1, value=float("nan")), "has the score nan"),
+    "score beyond float": (
+        "unigram",
+        put("model", "vocab", 9, 1, value=10**400),
+        r"has the score 10{40}.*; wanted a number of float32",
+    ),
+    "score infinite": ("unigram", put("model", "vocab", 9, 1, value=1e39), "has the score 1e.39"),
+    "unk a list": ("unigram", put("model", "unk_id", value=[]), r"unk_id: is \[\], which is no id"),
+    "unk true": ("unigram", put("model", "unk_id", value=True), "unk_id: is true, which is no id"),
+    "special a float": (
+        "llama2",
+        put("post_processor", "special_tokens", "<s>", "ids", value=[1.0]),
+        r"has the id 1\.0",
+    ),
     "unk far": ("unigram", put("model", "unk_id", value=10**7), "unk_id: is 10000000"),
     "unk not there": ("llama2", put("model", "unk_token", value="<nothing>"), "unk_token: is '<nothing>'"),
 }
@@ -116,6 +129,17 @@ UNKNOWN: dict[str, tuple[str, Change, str]] = {
     "decoder": ("gpt2", put("decoder", value={"type": "WordPiece"}), "decoder .*WordPiece"),
     "decoder of characters": ("gemma", put("decoder", value=None), "decoder .*: null"),
     "BERT's ends": ("gpt2", put("post_processor", value={"type": "BertProcessing"}), "BertProcessing"),
+    "processor a list": ("gpt2", put("post_processor", value=[1]), r"post_processor .*: \[1\]"),
+    "long and normalized": (
+        "gpt2",
+        lambda w: w["added_tokens"].extend(
+            [
+                {**token("x" + "a" * 300_000 + "x"), "id": 9000, "normalized": True},
+                {**token("y" + "a" * 300_000 + "y"), "id": 9001},
+            ]
+        ),
+        "one of too many that normalized tokens could overlap",
+    ),
     "single word": (
         "gpt2",
         put("added_tokens", 0, "single_word", value=True),
@@ -178,6 +202,11 @@ def test_more_tokens_than_rows() -> None:
             "surrogates",
         ),
         ("tokenizer_config.json", '{"chat_template": 7}', "chat_template is 7"),
+        (
+            "tokenizer_config.json",
+            '{"chat_template": [{"name": []}, {"name": "default", "template": 7}]}',
+            "chat_template is 7",
+        ),
         ("tokenizer_config.json", '{"bos_token": ["a"]}', "bos_token is"),
         ("generation_config.json", '{"eos_token_id": [-1]}', "eos_token_id is -1"),
         ("generation_config.json", '{"eos_token_id": "2"}', "eos_token_id is '2'"),
@@ -190,3 +219,28 @@ def test_files_of_a_folder(name: str, text: str, problem: str, tmp_path: Path) -
     (tmp_path / name).write_text(text, "utf-8")
     with pytest.raises((TokenizerError, UnsupportedError), match=problem):
         read_folder(tmp_path, rows(whole))
+
+
+@pytest.mark.parametrize(
+    "field", ["normalizer", "pre_tokenizer", "decoder", "post_processor", "added_tokens"]
+)
+def test_any_depth(field: str, tmp_path: Path) -> None:
+    """Whatever depth the parser just takes, whoever looks at it later may have less room."""
+    whole = FAMILIES["gpt2"]()
+    for depth in range(900, 1001, 2):
+        value: Any = []
+        for _ in range(depth):
+            value = [value]
+        try:
+            (tmp_path / "tokenizer.json").write_text(json.dumps({**whole, field: value}), "utf-8")
+        except RecursionError:
+            return
+        with pytest.raises((TokenizerError, UnsupportedError)):
+            read_folder(tmp_path, rows(whole))
+
+
+@pytest.mark.parametrize("field", [b"\x0a\x00", b"\x40\x00"])
+def test_a_tokenizer_model_of_very_many_fields(field: bytes, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(field * 1_000_000)
+    with pytest.raises(TokenizerError, match="more than 2000 fields for a model of 999 tokens"):
+        read_folder(tmp_path, 999)

@@ -101,7 +101,10 @@ class Checkpoint:
         if self.path.is_dir():
             from trivet.text.hf_reader import read_folder
 
-            return read_folder(self.path, self.tensors["token_embd.weight"].shape[0])
+            embedding = self.tensors.get("token_embd.weight")
+            if embedding is None:
+                raise ModelError(f"[tokenizer] {self.path.name} has no embedding, whose rows are the tokens")
+            return read_folder(self.path, embedding.shape[0])
         ours = ("tokenizer.", "trivet.tokenizer.")
         return {key: value for key, value in self.metadata.items() if key.startswith(ours)}
 
@@ -249,7 +252,10 @@ def _open_folder(path: Path) -> Checkpoint:
     config = read_config(path)
     module = by_model_type(config["model_type"])
     file = SafetensorsFile.open(path)
-    metadata = module.hf_metadata(config)
+    try:
+        metadata = module.hf_metadata(config)
+    except RecursionError:  # of whoever compares, or shows, what the parser had just room for
+        raise ModelError(f"[load] {path / 'config.json'} is nested too deep") from None
     tensors = _folder_entries(file, config["model_type"], module, metadata)
     for name, array in module.hf_extra(config).items():
         tensors[name] = Entry(graph.of_numpy(array.dtype), array.shape, partial(np.asarray, array))
@@ -279,6 +285,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _check_vocabulary(config: Mapping[str, Any], tensors: dict[str, Entry]) -> None:
     """Holds the embedding and the output matrix against what config.json says of them."""
     embedding, vocab = tensors.get("token_embd.weight"), positive(config, "vocab_size")
+    if embedding is not None and (len(embedding.shape) != 2 or 0 in embedding.shape):
+        raise ModelError(f"[load] the embedding has the shape {embedding.shape}; wanted rows with elements")
     if embedding is not None and embedding.shape[0] != vocab:
         raise ModelError(
             f"[load] config.json: vocab_size is {vocab}; the embedding has {embedding.shape[0]} rows"

@@ -111,9 +111,9 @@ def hf_arrange(name: str, array: npt.NDArray[Any], metadata: Mapping[str, Any]) 
     if re.fullmatch(r"blk\.\d+\.attn_qkv\.(weight|bias)", name) is None:
         return array
     count = positive(metadata, "gptneox.attention.head_count")
-    if array.shape[0] % (3 * count):
+    if not array.ndim or array.shape[0] % (3 * count):
         raise ModelError(
-            f"[load] tensor {name} has {array.shape[0]} rows; wanted three parts of {count} heads"
+            f"[load] tensor {name} has the shape {array.shape}; wanted three parts of {count} heads"
         )
     by_head = array.reshape(count, 3, array.shape[0] // count // 3, *array.shape[1:])
     return np.ascontiguousarray(by_head.swapaxes(0, 1)).reshape(array.shape)

@@ -219,8 +219,8 @@ def paired(name: str, array: npt.NDArray[Any], metadata: Mapping[str, Any]) -> n
     count = positive(metadata, key)
     if match[1] == "k":
         count = positive(metadata, f"{key}_kv", count)
-    if array.shape[0] % (2 * count):
-        raise ModelError(f"[load] tensor {name} has {array.shape[0]} rows; wanted pairs for {count} heads")
+    if not array.ndim or array.shape[0] % (2 * count):
+        raise ModelError(f"[load] tensor {name} has the shape {array.shape}; wanted pairs for {count} heads")
     halves = array.reshape(count, 2, array.shape[0] // count // 2, *array.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
 

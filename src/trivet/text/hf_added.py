@@ -18,7 +18,7 @@ LSTRIP, RSTRIP = "trivet.tokenizer.lstrip", "trivet.tokenizer.rstrip"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 #: what NFC makes of nothing else and joins to nothing
 _NFC_PROOF = frozenset(" \t\n\r!\"#$%&'()*+,-./0123456789:?@[\\]^_{|}~")
-_MOST_PAIRS = 1 << 20
+_MOST_COMPARED = 1 << 24  # characters of one times characters of the other, of all pairs together
 
 
 def add_tokens(whole: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _check_normalized(normalized: list[str], contents: list[str], normalizer: An
             raise _unsupported(token, "is normalized, and the normalizer replaces spaces")
     letters = {c for token in normalized for c in token}
     others = [t for t in contents if t not in marked and not letters.isdisjoint(t)]
-    if len(others) * len(normalized) > _MOST_PAIRS:
+    if sum(map(len, others)) * sum(map(len, normalized)) > _MOST_COMPARED:
         raise _unsupported(others[0], "is one of too many that normalized tokens could overlap")
     for token in normalized:
         for other in others:

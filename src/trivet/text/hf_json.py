@@ -10,7 +10,6 @@ decoder         the one that undoes these
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +35,7 @@ STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 BYTE_TOKENS = [f"<0x{b:02X}>" for b in range(256)]
 PREPEND_SCHEME = "trivet.tokenizer.prepend_scheme"
 _FILE = "tokenizer.json"
+_MOST_SCORE = float(np.finfo(np.float32).max)
 
 
 def from_json(whole: Mapping[str, Any], n_vocab: int) -> dict[str, Any]:
@@ -206,8 +206,8 @@ def _unigram(model: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]
         field = f"model.vocab[{id}]"
         if not isinstance(entry, list) or len(entry) != 2 or isinstance(entry[1], bool | str):
             raise vocabulary.wrong(field, f"is {_shown(entry)}; wanted a token and its score")
-        if not isinstance(entry[1], int | float) or not math.isfinite(entry[1]):
-            raise vocabulary.wrong(field, f"has the score {entry[1]!r}; wanted a finite number")
+        if not isinstance(entry[1], int | float) or not abs(entry[1]) <= _MOST_SCORE:
+            raise vocabulary.wrong(field, f"has the score {entry[1]!r:.50}; wanted a number of float32")
         vocabulary.add(entry[0], id, NORMAL, field)
         scores[id] = entry[1]
         if float(scores[id]) != entry[1]:
@@ -230,7 +230,7 @@ def _fallback(model: Mapping[str, Any], found: Mapping[str, Any], vocabulary: Vo
         return {}
     if not unigram and not model.get("fuse_unk") and len(present) < 256:
         raise _refused("model.fuse_unk", model.get("fuse_unk"))
-    if unigram and unknown not in vocabulary.tokens:
+    if unigram and (type(unknown) is not int or unknown not in vocabulary.tokens):
         raise vocabulary.wrong("model.unk_id", f"is {_shown(unknown)}, which is no id")
     id = unknown if unigram else vocabulary.find(unknown, "model.unk_token")
     vocabulary.kinds[id] = UNKNOWN
@@ -247,8 +247,9 @@ def _around(processor: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     said: dict[str, Any] = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": False}
     if not steps:
         return said
-    single = steps[0].get("single") if isinstance(steps[0], dict) else None
-    if len(steps) > 1 or steps[0].get("type") != "TemplateProcessing" or not isinstance(single, list):
+    step = steps[0] if isinstance(steps[0], dict) else {}
+    single = step.get("single")
+    if len(steps) > 1 or step.get("type") != "TemplateProcessing" or not isinstance(single, list):
         raise _refused("post_processor", processor)
     texts = [i for i, piece in enumerate(single) if isinstance(piece, dict) and "Sequence" in piece]
     if len(texts) != 1 or texts[0] > 1 or len(single) - texts[0] > 2:
@@ -256,7 +257,7 @@ def _around(processor: Any, vocabulary: Vocabulary) -> dict[str, Any]:
     for name, piece in (("bos", single[: texts[0]]), ("eos", single[texts[0] + 1 :])):
         if piece:
             said[f"tokenizer.ggml.add_{name}_token"] = True
-            said[f"tokenizer.ggml.{name}_token_id"] = np.uint32(_special(piece[0], steps[0], vocabulary))
+            said[f"tokenizer.ggml.{name}_token_id"] = np.uint32(_special(piece[0], step, vocabulary))
     return said
 
 
@@ -265,7 +266,7 @@ def _special(piece: Any, template: Mapping[str, Any], vocabulary: Vocabulary) ->
     field = "post_processor.special_tokens"
     try:
         (id,) = template["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
-        known = not isinstance(id, bool) and id in vocabulary.tokens
+        known = type(id) is int and id in vocabulary.tokens
     except (KeyError, TypeError, ValueError):
         raise vocabulary.wrong(field, f"does not have one id for {_shown(piece)}") from None
     if not known:

@@ -37,6 +37,13 @@ def read_folder(folder: Path, n_vocab: int) -> dict[str, Any]:
 
     Raises TokenizerError for files that are not what they claim (the field is named), UnsupportedError for a
     tokenizer of another kind, FileError for one that cannot be read."""
+    try:
+        return _read(folder, n_vocab)
+    except RecursionError:  # of whoever compares, or shows, what the parser had just room for
+        raise TokenizerError(f"[tokenizer] a file of {folder} is nested too deep") from None
+
+
+def _read(folder: Path, n_vocab: int) -> dict[str, Any]:
     config = _object(folder / "tokenizer_config.json") or {}
     template = _chat_template(folder, config)
     if (whole := _object(folder / "tokenizer.json")) is not None:
@@ -82,8 +89,8 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
             raise TokenizerError(f"[tokenizer] {path.name} is not UTF-8 at byte {error.start}") from None
     source = config.get("chat_template")
     if isinstance(source, list):  # several, by name
-        named = {t.get("name"): t.get("template") for t in source if isinstance(t, dict)}
-        source = named.get("default")
+        named = [t for t in source if isinstance(t, dict) and t.get("name") == "default"]
+        source = named[-1].get("template") if named else None
     if source is None:
         return {}
     if not isinstance(source, str):

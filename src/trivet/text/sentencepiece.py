@@ -28,6 +28,7 @@ from trivet.errors import TokenizerError, UnsupportedError
 from trivet.text.vocabulary import CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocabulary
 
 _FILE = "tokenizer.model"
+_MOST_OTHERS = 1000  # fields that are no pieces
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _MODELS = {1: "t5", 2: "llama"}
 _SPECIAL = {"unknown": (40, 0), "bos": (41, 1), "eos": (42, 2), "padding": (43, -1)}
@@ -41,7 +42,9 @@ def from_model(data: bytes, added: Mapping[int, Any], n_vocab: int) -> dict[str,
     kind or a normaliser that is not known."""
     vocabulary = Vocabulary(n_vocab, _FILE)
     parts: dict[int, list[bytes]] = {1: [], 2: [], 3: [], 5: []}
-    for number, value in _fields(data, "the file"):
+    for i, (number, value) in enumerate(_fields(data, "the file")):
+        if i > n_vocab + _MOST_OTHERS:
+            raise _wrong("the file", f"has more than {i} fields for a model of {n_vocab} tokens")
         if number in parts:
             parts[number].append(_blob(value, f"field {number}"))
     trainer, normalizer = (_last(b"".join(parts[n]), f"field {n}") for n in (2, 3))

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import tiny_model
+import variants
 from trivet import calibration
 from trivet.errors import FileError, GGUFError, InputError, NonFiniteError
 from trivet.formats.common import read_text
-from trivet.formats.gguf import write_gguf
+from trivet.formats.gguf import GGUFFile, write_gguf
 from trivet.generate.model import load
+from trivet.text.hf_tokenizer import tokenizer_files
 
 TEXT = "hello, he said; " * 40
 
@@ -80,6 +82,25 @@ def test_files_of_experts(tmp_path: Path) -> None:
     write_gguf(tmp_path / "i.gguf", {"general.type": "imatrix"}, tensors)
     found = calibration.load(tmp_path / "i.gguf")
     assert {k: v.tolist() for k, v in found.means.items()} == {"a": [1.2, 2]}
+
+
+def test_a_mixture_has_a_row_for_each_expert(tmp_path: Path) -> None:
+    """As llama.cpp demands: columns times experts."""
+    variants.saved(tmp_path / "m", "mixtral")
+    for file, text in tokenizer_files(tiny_model.metadata()).items():
+        (tmp_path / "m" / file).write_text(text)
+    model = load(tmp_path / "m")
+    collected = calibration.collect(model, "hello hell 12 heel " * 20)
+    calibration.save(tmp_path / "i.gguf", collected, "t.txt")
+    file = GGUFFile.open(tmp_path / "i.gguf")
+    for name in ("blk.0.ffn_gate_exps.weight", "blk.2.ffn_down_exps.weight", "blk.1.attn_q.weight"):
+        *several, _, columns = model.checkpoint.tensors[name].shape
+        rows = several[0] if several else 1
+        assert file.tensors[f"{name}.in_sum2"].shape == (rows, columns)
+        assert file.array(f"{name}.counts").tolist() == [[collected.tokens]] * rows
+    back = calibration.load(tmp_path / "i.gguf")
+    assert back.tokens == collected.tokens
+    assert all(np.allclose(back.means[name], mean) for name, mean in collected.means.items())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +36,12 @@ Sums = Mapping[str, npt.NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """Mean squares [columns] of the inputs of each matrix, by its name, over so many tokens."""
+    """Mean squares [columns] of the inputs of each matrix, by its name, over so many tokens. `experts`: how
+    many matrices stand under a name, where there are several."""
 
     means: Sums
     tokens: int
+    experts: Mapping[str, int] = field(default_factory=dict)
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """Weights of columns, about 1."""
@@ -60,7 +62,7 @@ def collect(model: Model, text: str, advance: Callable[[int], None] = lambda _: 
     if len(ids) < 2:
         raise InputError(f"[calibrate] the text has {len(ids)} tokens; wanted two or more")
     window = min(WINDOW, model.context)
-    squares, names = _squares(model)
+    squares, names, experts = _squares(model)
     backend = runtime.backend(model.device)
     program = backend.compile(squares, weights=model.checkpoint.load, sizes={}, threads=model.threads)
     sums: dict[str, npt.NDArray[np.float64]] = {}
@@ -73,17 +75,20 @@ def collect(model: Model, text: str, advance: Callable[[int], None] = lambda _: 
         advance(len(part))
     if not all(np.isfinite(total).all() for total in sums.values()):
         raise NonFiniteError("[calibrate] activations are infinite or NaN: the model's weights are broken")
-    return Importance({matrix: sums[output] / len(ids) for matrix, output in names.items()}, len(ids))
+    means = {matrix: sums[output] / len(ids) for matrix, output in names.items()}
+    return Importance(means, len(ids), experts)
 
 
-def _squares(model: Model) -> tuple[Graph, dict[str, str]]:
-    """A graph of the sums of squares of what goes into matrices, and of each matrix its output's name."""
+def _squares(model: Model) -> tuple[Graph, dict[str, str], dict[str, int]]:
+    """A graph of the sums of squares of what goes into matrices, of each matrix its output's name, and how
+    many experts it is of."""
     tokens = (Dim("T"),)
     ids, positions, starts = (graph.input(name, tokens, i32) for name in ("ids", "positions", "starts"))
     logits = model.definition(ids, positions, packed(starts))
     outputs: dict[str, Node] = {}
     named: dict[Node, str] = {}
     names: dict[str, str] = {}
+    experts: dict[str, int] = {}
     for node in graph.walk([logits]):
         if node.op not in ("linear", "expert_linear") or node.inputs[1].op != "weight":
             continue
@@ -91,16 +96,20 @@ def _squares(model: Model) -> tuple[Graph, dict[str, str]]:
         if x not in named:
             named[x] = f"x{len(named)}"
             outputs[named[x]] = ops.sum(ops.mul(x, x), axis=tuple(range(x.ndim - 1)))
-        names[node.inputs[1].attrs["name"]] = named[x]
-    return Graph(outputs), names
+        weight = node.inputs[1]
+        names[weight.attrs["name"]] = named[x]
+        if node.op == "expert_linear":
+            experts[weight.attrs["name"]] = int(weight.shape[0])
+    return Graph(outputs), names, experts
 
 
 def save(path: str | os.PathLike[str], importance: Importance, text: str) -> None:
-    """Writes llama.cpp's file; `text` names what was read."""
+    """Writes llama.cpp's file, which wants a row for each expert; `text` names what was read."""
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     for name, mean in importance.means.items():
-        tensors[f"{name}.in_sum2"] = (mean * importance.tokens).astype(np.float32)[None]
-        tensors[f"{name}.counts"] = np.array([[importance.tokens]], np.float32)
+        rows = importance.experts.get(name, 1)
+        tensors[f"{name}.in_sum2"] = np.tile((mean * importance.tokens).astype(np.float32), (rows, 1))
+        tensors[f"{name}.counts"] = np.full((rows, 1), importance.tokens, np.float32)
     metadata = {
         "general.type": "imatrix",
         "imatrix.datasets": [text],
@@ -127,7 +136,7 @@ def load(path: str | os.PathLike[str]) -> Importance:
         if counts.shape[0] != sums.shape[0]:
             raise FileError(f"[imatrix] {file.path}: tensor {quoted(matrix + '.counts')}: is not of its sums")
         total = float(counts.sum())
-        most = max(most, int(total))
+        most = max(most, int(counts.max()))
         if total > 0:
             means[matrix] = sums.sum(axis=0) / total
     if not means:

@@ -96,10 +96,10 @@ def _squares(model: Model) -> tuple[Graph, dict[str, str], dict[str, int]]:
         if x not in named:
             named[x] = f"x{len(named)}"
             outputs[named[x]] = ops.sum(ops.mul(x, x), axis=tuple(range(x.ndim - 1)))
-        weight = node.inputs[1]
-        names[weight.attrs["name"]] = named[x]
+        name = node.inputs[1].attrs["name"]
+        names[name] = named[x]
         if node.op == "expert_linear":
-            experts[weight.attrs["name"]] = int(weight.shape[0])
+            experts[name] = model.checkpoint.tensors[name].shape[0]
     return Graph(outputs), names, experts
 
 

@@ -74,9 +74,10 @@ Packed weights are never written as floats. XLA's own program for TPU writes the
 lane is an output, and again where the halves of bytes are put in order. So a kernel of ours multiplies up to
 four tokens with a packed weight there (`backends/xla/packed_linear.py`), where the program is for one device:
 by the schedule of TPU's compiler, in *cycles* (waits for memory are not in them), it takes a fifth to a
-quarter of what XLA's program takes. More tokens, and meshes, have XLA's. Attention has the scores of 256
-queries at a time: on TPU they stay in its fast memory, on a GPU they are temporaries, and so are the pages of
-a sequence that are read.
+quarter of what XLA's program takes. More tokens, and meshes, have XLA's. Attention has XLA's, too, with the
+scores of 256 queries at a time: on TPU they stay in its fast memory, on a GPU they are temporaries, and so
+are the pages of a sequence that are read. A token's attention over 4096 in pages is scheduled for two to
+three times as long as the pages take to be read, and is a small part of a step.
 """
 ON_A_DEVICE = """
 ## On a device

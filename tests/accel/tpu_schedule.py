@@ -55,7 +55,10 @@ def of(row: str, target: str, *plain: str) -> int:
 def main() -> None:
     row, target, *plain = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+        os.environ["LIBTPU_INIT_ARGS"] = (
+            f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+            " --xla_jf_dump_llo_pass_label_regex=final_bundles"
+        )
         sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/accel"), str(ROOT / "tests/train")]
         import device_programs
         import device_targets

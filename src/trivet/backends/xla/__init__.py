@@ -101,10 +101,8 @@ class XlaBackend(Backend):
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         from trivet.backends.xla.types import configured, reported
 
-        with (
-            configured(),
-            reported("[fetch]"),
-        ):  # programs run on while Python does: a failed one says so here
+        # Programs run on while Python does: a failed one says so here.
+        with configured(), reported("[fetch]"):
             found = np.asarray(array)
         return found.view(np.uint16) if found.dtype.name == "bfloat16" else found
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from trivet.backends.mesh import parse
@@ -50,13 +51,23 @@ class Placement:
             self.mesh = Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 
     @property
+    def has_kernels(self) -> bool:
+        """Whether kernels of ours may stand in a program: XLA divides none over a mesh. They read the rows of
+        packed weights as they are; TPU would turn those that do not fill its lanes."""
+        return self.mesh is None and self.first.platform == "tpu"
+
+    @property
     def whole(self) -> Any:
         """On every device."""
         return SingleDeviceSharding(self.first) if self.mesh is None else self._named(())
 
     def of(self, node: Node, shape: Sequence[int]) -> Any:
         """Where a leaf stands. `shape` is that of its array: a packed row counts bytes."""
-        return self.whole if self.mesh is None else self._named(self._divided(node, shape))
+        if self.mesh is not None:
+            return self._named(self._divided(node, shape))
+        if self.has_kernels and node.op == "weight" and node.dtype.is_packed:
+            return Format(Layout(tuple(range(len(shape)))), self.whole)
+        return self.whole
 
     def refuse_idle(self, graph: Graph) -> None:
         """Raises InputError if the graph has matrices, and "model" divides none of them."""
@@ -118,11 +129,10 @@ def divided(node: Node) -> tuple[int | None, str]:
     return int(summed), "model"
 
 
-def on_one_tpu() -> bool:
-    """Whether the program that is traced is for one TPU, so that kernels of ours may stand in it: XLA divides
-    none over a mesh."""
+def has_kernels() -> bool:
+    """`Placement.has_kernels` of the program that is traced."""
     placement = _tracing.get()
-    return placement is not None and placement.mesh is None and placement.first.platform == "tpu"
+    return placement is not None and placement.has_kernels
 
 
 def spread(x: Any, axis: int = 0) -> Any:

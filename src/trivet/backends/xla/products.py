@@ -17,7 +17,7 @@ from trivet.backends.packed import stored
 from trivet.backends.xla import attention, packed_linear
 from trivet.backends.xla.lowerings import LOWERINGS, dlogits
 from trivet.backends.xla.packed import DECODERS
-from trivet.backends.xla.placement import on_one_tpu, spread
+from trivet.backends.xla.placement import has_kernels, spread
 from trivet.dtypes import DType
 from trivet.graph import Spec
 
@@ -189,7 +189,7 @@ def unpacked(row: str, inputs: list[Any], specs: list[Spec]) -> list[Any]:
     if row in _OF_EXPERTS and specs[1].dtype.is_packed and _few(inputs[1], inputs[2]):
         ids, w = taken(inputs[2], inputs[1])
         return [inputs[0], w, ids]
-    if row == "linear" and specs[1].dtype.is_packed and on_one_tpu():
+    if row == "linear" and specs[1].dtype.is_packed and has_kernels():
         x, w, *bias = inputs
         if packed_linear.takes(math.prod(x.shape[:-1]), w):
             return [x, Packed(w, stored(specs[1].dtype)), *bias]

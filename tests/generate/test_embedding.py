@@ -25,7 +25,8 @@ def test_a_text_alone_and_among_others(path, device):
     assert together.dtype == np.float32
     for text, row in zip(TEXTS, together, strict=True):
         assert np.array_equal(model.embed(text)[0], row)
-        assert np.array_equal(model.embed(model.encode_prompt(text))[0], row)
+        assert np.array_equal(model.embed(ids := model.encode_prompt(text))[0], row)
+        assert np.array_equal(model.embed(np.array(ids))[0], row)
     assert model.embed([]).shape == (0, tiny_model.WIDTH)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hf_families import FAMILIES, NFC, token
 from test_hf_families import rows
 
-from trivet.errors import TokenizerError, UnsupportedError
+from trivet.errors import FileError, TokenizerError, UnsupportedError
 from trivet.text.hf_json import from_json
 from trivet.text.hf_reader import read_folder
 
@@ -237,6 +238,13 @@ def test_any_depth(field: str, tmp_path: Path) -> None:
             return
         with pytest.raises((TokenizerError, UnsupportedError)):
             read_folder(tmp_path, rows(whole))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model", "chat_template.jinja"])
+def test_a_pipe_in_a_folder(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(FileError, match=f"{name}: is not a regular file"):
+        read_folder(tmp_path, 300)
 
 
 @pytest.mark.parametrize("field", [b"\x0a\x00", b"\x40\x00"])

@@ -343,9 +343,9 @@ def _listed(texts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Texts as a list of them."""
     if isinstance(texts, str):
         return [texts]
-    if not isinstance(texts, Sequence):
+    if not isinstance(texts, Sequence | np.ndarray):
         raise InputError(f"[embed] texts are {texts!r:.50}; wanted a text, or a list of texts")
-    one = len(texts) > 0 and isinstance(texts[0], int)
+    one = len(texts) > 0 and isinstance(texts[0], int | np.integer)
     return [texts] if one else list(texts)  # type: ignore[list-item, arg-type]
 
 

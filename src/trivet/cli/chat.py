@@ -80,8 +80,7 @@ def _read(prompt: str) -> str | None:
         try:
             return input(prompt) if prompt else _line()
         except EOFError:
-            if prompt:
-                print()
+            print()
             return None
         except KeyboardInterrupt:
             if not prompt:
@@ -90,14 +89,12 @@ def _read(prompt: str) -> str | None:
             note("/exit or Ctrl-D leaves")
 
 
-def _line() -> str:
-    """The next line of what is no terminal; raises EOFError at the end."""
+def _line() -> str | None:
+    """The next line of what is no terminal, or None at its end."""
     line = sys.stdin.readline(MAX_LINE + 1)
     if len(line) > MAX_LINE:
         raise InputError(f"[stdin] a line has more than {MAX_LINE} characters")
-    if not line:
-        raise EOFError
-    return line.removesuffix("\n")
+    return line.removesuffix("\n") or ("" if line else None)
 
 
 def _command(conversation: Chat, line: str) -> bool:

@@ -15,7 +15,7 @@ from command import ok
 from trivet import comparing
 from trivet.blocks import quantize
 from trivet.dtypes import q8_0
-from trivet.errors import InputError, ModelError, NonFiniteError
+from trivet.errors import DeviceUnavailable, InputError, ModelError, NonFiniteError
 from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf, write_split
 from trivet.models import checkpoint
 
@@ -37,6 +37,12 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     write_gguf(path, tiny_model.metadata(), tensors)
     return path
+
+
+def test_a_device_is_refused_where_nothing_is_computed(tmp_path: Path) -> None:
+    model = tiny_model.write(tmp_path / "m.gguf")
+    with pytest.raises(DeviceUnavailable, match="tpu is not available"):
+        comparing.compare(model, model, device="tpu")
 
 
 def test_equal_files_differ_in_nothing(model: Path) -> None:

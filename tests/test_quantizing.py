@@ -14,7 +14,14 @@ import tiny_model
 import trivet as tv
 from llama_quantize import llama_quantize
 from trivet import calibration, dtypes, mixes
-from trivet.errors import FileError, InputError, ModelError, NonFiniteError, UnsupportedError
+from trivet.errors import (
+    DeviceUnavailable,
+    FileError,
+    InputError,
+    ModelError,
+    NonFiniteError,
+    UnsupportedError,
+)
 from trivet.export import export
 from trivet.formats.gguf import GGUFFile, TensorSource, write_gguf
 from trivet.models import by_architecture
@@ -122,6 +129,10 @@ def test_arguments_that_are_wrong(source: Path, text: Path, tmp_path: Path) -> N
     out = tmp_path / "q.gguf"
     with pytest.raises(InputError, match="type is 'q9'; known: f32, f16"):
         tv.quantize(source, out, type="q9")
+    with pytest.raises(InputError, match="no device 'gpu'"):
+        tv.quantize(source, out, device="gpu")
+    with pytest.raises(DeviceUnavailable, match="tpu is not available"):
+        tv.quantize(source, out, device="tpu")
     with pytest.raises(InputError, match="empty name"):
         tv.quantize(source, "")
     with pytest.raises(InputError, match="is the model itself"):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trivet import arguments
+from trivet import arguments, runtime
 from trivet.errors import (
     FileError,
     InputError,
@@ -109,6 +109,7 @@ def compare(
     Traceback (most recent call last):
     trivet.errors.FileError: [load] no file or folder 'model.gguf', and no model of that name ...
     """
+    device = runtime.resolve(device)  # a wrong name is reported even where nothing is computed there
     first, second = open_checkpoint(resolve(a)), open_checkpoint(resolve(b))
     done = Comparison(metadata=_metadata(_said(first), _said(second)))
     done.only_a = [name for name in first.tensors if name not in second.tensors]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trivet import calibration, mixes, models, packing
+from trivet import calibration, mixes, models, packing, runtime
 from trivet.calibration import Importance
 from trivet.errors import InputError
 from trivet.formats.common import read_text, same_file
@@ -87,6 +87,7 @@ def quantize(
     if kind not in mixes.MIXES:
         known = ", ".join([*mixes.MIXES, *mixes.ALIASES])
         raise InputError(f"[quantize] type is {type!r}; known: {known}")
+    device = runtime.resolve(device)  # a wrong name is reported even where nothing is computed there
     watch = watch or Watch()
     checkpoint = open_checkpoint(resolve(model))
     target = packing.target("quantize", out, checkpoint)

@@ -331,6 +331,16 @@ def test_a_file_where_the_result_will_be_is_told_first(files, tmp_path):
             tv.resume(out, watch=lambda _: pytest.fail("time was spent"))
 
 
+def test_a_run_says_that_it_goes_on_elsewhere(files, tmp_path):
+    out = tmp_path / "run"
+    begun = tune(files, out, rows=4, watch=stop_after(2), device="cpu")
+    assert not any("goes on" in note for note in begun.notes)
+    again = tv.resume(out, device="cpu", watch=stop_after(3))
+    assert not any("goes on" in note for note in again.notes)
+    rest = tv.resume(out, device="reference", watch=stop_after(4))
+    assert "the run began on cpu and goes on on reference: its bits may differ" in rest.notes
+
+
 def test_what_a_resume_refuses(files, tmp_path):
     model, data, held = (tmp_path / name for name in ("m.gguf", "d.jsonl", "h.jsonl"))
     tiny_model.write(model)

@@ -67,7 +67,8 @@ class Backend(ABC):
         there are fewer devices."""
         parse(mesh)
         raise InputError(
-            f"[mesh] {mesh!r}: the {self.name} backend computes on one device; cuda, rocm and tpu can on more"
+            f"[mesh] {mesh!r}: the {self.name} backend computes on one device, with mesh ''; those of cuda,"
+            " rocm and tpu on several"
         )
 
     def unavailable(self) -> str | None:

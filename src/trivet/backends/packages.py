@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from importlib import metadata
+
+from trivet.errors import DeviceError
 
 
 def version(package: str) -> str | None:
@@ -23,6 +26,19 @@ def numbers(version: str) -> tuple[int, ...]:
     """
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
+
+
+_homes: dict[str, int] = {}  # library -> the process that it was first used in
+
+
+def unforked(library: str) -> None:
+    """Raises DeviceError in a process that was forked from the one that the library began in: its threads are
+    not there, and a call would wait for them for ever."""
+    if _homes.setdefault(library, os.getpid()) != os.getpid():
+        raise DeviceError(
+            f"[device] {library} was in use before this process was forked, and does not go along: start"
+            " processes by spawn, not by fork"
+        )
 
 
 def failure(start: Callable[[], object]) -> str | None:

@@ -2,6 +2,7 @@
 
 recipe      a recipe's name
 config      its settings, an object
+device      what the run was on
 model       sha256 of the model, if the run began with one
 validation  fingerprint of the validation examples, if there are any
 trainer     {"taken": steps so far, the checkpoint's step; "moves": those that changed something; "seed"}
@@ -38,7 +39,7 @@ def check(facts: dict[str, Any], step: int, recipes: Iterable[str], where: str) 
     for name in ("config", "trainer", "data"):
         if not isinstance(facts.get(name), dict):
             refuse(name, facts.get(name), "an object")
-    for name in ("model", "validation"):
+    for name in ("device", "model", "validation"):
         if not isinstance(facts.get(name), str | None):
             refuse(name, facts.get(name), "a text, or nothing")
     trainer, data, best = facts["trainer"], facts["data"], facts.get("best")

@@ -127,10 +127,14 @@ class Session(ABC):
         config = as_dict(self.config)
         files = {n: config.get(n) for n in ("data", "validation", "model")}
         found = {n: os.path.abspath(path) for n, path in files.items() if path and Path(path).exists()}
-        return {"recipe": self.recipe, "config": config | found}
+        return {"recipe": self.recipe, "config": config | found, "device": self.device}
 
     def _recognise(self, saved: checkpoints.Saved) -> None:
         """Raises FileError if the data are not those of the checkpoint, or the step none of this run."""
+        if (device := saved.facts.get("device", self.device)) != self.device:
+            self.notes.append(
+                f"the run began on {device:.40} and goes on on {self.device}: its bits may differ"
+            )
         at, rows = self.batches.resume(saved.facts["data"]), self.batches.rows
         if saved.step > self.steps:
             raise FileError(f"[resume] the checkpoint is of step {saved.step}; the run has {self.steps}")

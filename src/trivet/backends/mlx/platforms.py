@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from trivet.backends.packages import failure, numbers, version
+from trivet.backends.packages import failure, numbers, unforked, version
 
 #: The device that people name.
 METAL = "metal"
@@ -50,6 +50,7 @@ def mlx() -> Any:
 
 def device(platform: str) -> Any:
     """MLX's device."""
+    unforked("MLX")
     # Metal: programs run on the GPU
     return mlx().Device(mlx().gpu if platform == METAL else mlx().cpu, 0)
 

@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from trivet import dtypes
+from trivet.backends.packages import unforked
 from trivet.dtypes import DType
 from trivet.errors import CapacityError, DTypeError, TrivetError
 from trivet.graph import to_numpy
@@ -28,6 +29,7 @@ _DTYPES = {
 def reported(call: str) -> Iterator[None]:
     """What MLX raises inside the block as a CapacityError: memory that is not there, or an axis of more
     elements than it counts to (2^31 - 1)."""
+    unforked("MLX")
     try:
         yield
     except TrivetError:

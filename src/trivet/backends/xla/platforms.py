@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trivet.backends.packages import failure, numbers, version
+from trivet.backends.packages import failure, numbers, unforked, version
 
 #: device -> (JAX's name of the platform, packages of which one must be there, what to install, device files)
 DEVICES = {
@@ -90,5 +90,6 @@ def jax() -> Any:
 @cache
 def devices(platform: str) -> tuple[Any, ...]:
     """The devices of a platform; raises what JAX does if there are none."""
+    unforked("JAX")
     name = DEVICES[platform][0] if platform in DEVICES else platform
     return tuple(jax().devices(name))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trivet import dtypes
+from trivet.backends.packages import unforked
 from trivet.dtypes import DType
 from trivet.errors import CapacityError, DeviceError
 
@@ -24,6 +25,7 @@ _DTYPES = {
 @contextmanager
 def configured() -> Iterator[None]:
     """JAX set up inside the block as trivet's programs want it, however the rest of the process has it."""
+    unforked("JAX")
     settings = (
         jax.enable_x64(True),
         jax.numpy_dtype_promotion("standard"),

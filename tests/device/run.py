@@ -13,7 +13,8 @@ speed    SmolLM2 on the device and on the cpu: tokens a second of a prompt and o
 
 Needs trivet with the device's extra, and the group `test`. Programs compile side by side, one for each
 processor. When the time is up the evidence is written, what is not done is left out of it, and the whole has
-failed; so it is when interrupted. Slower machines than an accelerator's host need more --seconds.
+failed; so it is when interrupted. Slower machines than an accelerator's host need more --seconds. A GPU's
+compiler also times ways of computing products: XLA_FLAGS=--xla_gpu_autotune_level=0 has it not do so.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Seen:
         failed = gave.pop("failed", {})
         self.failed |= {f"{job.part}, {job.name}, {case}": why for case, why in failed.items()}
         self.parts[job.part][job.name] = gave | {"seconds": round(time.perf_counter() - since, 2)}
+        print(f"{time.perf_counter() - BEGAN:5.0f} s  {job.part}, {job.name}", flush=True)
 
 
 def finished(stages: Sequence[Sequence[Any]], seen: Seen, workers: int, until: float) -> list[str]:
@@ -156,6 +158,7 @@ def reported(asked: argparse.Namespace, backend: Any, seen: Seen, left_out: Sequ
         "processors": os.cpu_count(), "commit": commit(), "versions": versions(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **parts, "failed": failed,
         "left out": left_out, "seconds": round(time.perf_counter() - BEGAN, 1),
+        "processor seconds": round(time.process_time(), 1),
     }  # fmt: skip
     out = asked.out or Path(f"{asked.require}.json")
     out.write_text(json.dumps(evidence, indent=1) + "\n", "utf-8")

@@ -88,7 +88,7 @@ device is missing, and where not all is done in five minutes. Nobody has run it 
 minutes have to hold is known by the compilers above, in seconds of one processor: the table's 88 programs 80
 (h200) and 70 (v5e), SmolLM2's forward, decode, full and LoRA steps 8, 9, 20 and 38, its QLoRA step 49 (h200),
 its full step 100 (v5e). Programs compile side by side, and a TPU's compiler uses several processors for one.
-Not known is how long a GPU's compiler times ways of computing products, which it only does where there is one.
+Not known is how long a GPU's compiler times ways of computing products, which it does only where one is.
 
 The mlx backend takes other paths on a Mac, which only `--require metal` runs:
 

@@ -128,6 +128,9 @@ def test_add_a_backend(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     import test_table as table
 
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import gen_support
+
     (tmp_path / "toy").mkdir()
     code = "\n\n".join(blocks(ROOT / "docs/add-a-backend.md", "python"))
     (tmp_path / "toy/__init__.py").write_text(code, "utf-8")
@@ -136,14 +139,16 @@ def test_add_a_backend(tmp_path, monkeypatch):
     backends.names.cache_clear()
     try:
         toy = backends.get("toy")
-        for name in TOY_ROWS:
-            for i in range(len(TABLE[name].samples)):
-                case = table.make(TABLE[name], i, dtypes.f32)
-                if any(leaf.dtype is not dtypes.f32 for leaf in case.leaves):
-                    continue
-                pairs = zip(case.run(toy, case.graph()), case.run(table.NUMPY, case.graph()), strict=True)
-                for got, want in pairs:
-                    assert np.allclose(got, want, rtol=1e-5, atol=1e-5, equal_nan=True), case
+        told = {name: gen_support.of_row(toy, TABLE[name]) for name in TABLE}
+        assert told["linear"]["f32"] == "fallback"
+        assert told["matmul"]["f32"] == "lowering"
+        assert told["matmul"]["bf16"] == "unsupported"
+        for row in TABLE.values():
+            for i in range(len(row.samples) if row.name in TOY_ROWS else 1):
+                reason = table.forward(row, i, dtypes.f32).on(toy)
+                assert reason is None or "unsupported" in told[row.name].values(), row
+        for name in ("sum", "softmax"):
+            assert table.backward(TABLE[name], 0).on(toy) is None
         with tv.device("toy"):
             x = tv.asarray(np.float32([[1, 2], [3, 4]]))
             assert x.device == "toy"

@@ -137,8 +137,11 @@ def main() -> int:
     except TrivetError as error:
         print(error, file=sys.stderr)
         return 1
-    import cases
-
+    try:
+        import cases
+    except ModuleNotFoundError as error:
+        print(f"{error.name} is missing: {sys.executable} -m pip install --group test", file=sys.stderr)
+        return 1
     seen = Seen()
     ready, measured = cases.speed(asked.require) if "speed" in asked.parts else ([], [])
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -115,6 +115,7 @@ static inline int64_t blocks_of(int64_t n, int64_t size) { return n == 0 ? 1 : c
 template <class Engine>
 static inline GemmCut gemm_cut(GemmShape s, int threads) {
   constexpr int kHeld = Engine::kHeld, kStreamed = Engine::kStreamed;
+  constexpr bool kNarrows = requires(typename Engine::Streamed panel) { panel.width; };
   const int64_t row_tiles = blocks_of(s.m, kHeld), column_tiles = blocks_of(s.n, kStreamed);
   GemmCut c;
   c.few = s.m <= Engine::kFewRows;
@@ -124,9 +125,11 @@ static inline GemmCut gemm_cut(GemmShape s, int threads) {
   c.column_blocks = c.few ? least(column_tiles, threads) : blocks_of(s.n, Engine::kBlockColumns);
   if (s.m * s.n * s.k < 400000) threads = 1;  // not worth waking another thread
   while (c.units() < 4 * threads && c.units() % threads != 0) {
-    // Blocks of as many tiles each, else the larger are cut: who has done his waits for the others.
+    // Blocks of as many tiles each, else the larger are cut: who has done his waits for the others. A last
+    // panel of B that is not full may take less time.
     const bool larger = column_tiles / c.column_blocks >= row_tiles / c.row_blocks;
-    const bool even = column_tiles % (c.column_blocks + 1) == 0;
+    const bool even =
+        (kNarrows ? s.n % ((c.column_blocks + 1) * kStreamed) : column_tiles % (c.column_blocks + 1)) == 0;
     const bool columns = even == (row_tiles % (c.row_blocks + 1) == 0) ? larger : even;
     if (columns ? c.column_blocks == column_tiles : c.row_blocks == row_tiles) break;
     ++(columns ? c.column_blocks : c.row_blocks);

@@ -17,27 +17,29 @@ FOLDER = Path(__file__).parent
 FASTER = "ᵀ: the second operand is [N, K]; the ratio is to the faster of PyTorch and NumPy's OpenBLAS"
 MEMORY = """\
 The aim was 80 MB, which f16 misses. Its keys and values are 48 MB, Python with NumPy about 26, the
-values between the layers of 256 tokens 5; the rest is trivet's modules and code. Not loading `numpy.random`
-and `hashlib` took 10 MB away; prompts in runs of 128 tokens would
-take 2.7 more, and 7 % of the speed of prefill."""
+values between the layers of 256 tokens 5; the rest is trivet's modules and code, 14 MB of it objects of
+Python's, and giving free memory back would return 1. Not loading `numpy.random` and `hashlib` took 10 MB
+away; prompts in runs of 128 tokens would take 2.7 more, and 7 % of the speed of prefill."""
 DECODING = """\
-The aim for decode was 75 % of the bandwidth. F16 misses it: each weight is two bf16 planes and meets two
-of a token, so that decode has the bits of prefill on AMX tiles. The products of one token alone read 25
-to 26 GB/s by tiles and 27 by multiply-adds, where plain reading in the same pieces reads 33 to 35; what
-lies between the products takes another tenth of the time. After 1,024 tokens, where attention weighs
-more, the share is 63 to 79 %."""
+The aim for decode was 75 % of the bandwidth. F16 reached 68 % while floats made the two bf16 planes of each
+weight, or one token met them by multiply-adds; 16-bit integers make them in half the operations, and in turn
+with the library before, decode is 1.10 times as fast with two threads. The machine read 32 GB/s in the
+minutes of F16 and 35.5 in those of BF16: of the latter F16 would have 76 %. BF16, which had 77 % in an
+earlier run and is as fast as then beside the older library, misses the aim here. What lies between the
+products takes a tenth of the time. After 1,024 tokens, where attention weighs more, the share is 63 to 79
+%."""
 UNPACKED = """\
 The aims were 0.97 of the best peer for squares and 1.1 for the transformer's shapes.
 
-Float32: a tile of 12 x 32 sums alone, on data in the second cache, does 235 GFLOP/s with one thread and
-470 with two, 98 % of what this processor can. Within products of 512, 1024 and 2048 on one thread it does
-234, 224 and 221, and C in the first cache instead of its place makes that 2 % faster at most. Copying A
-takes 4, 5 and 7 % of the time. Copying B took 4, 7 and 6; now that eight of its rows are copied at a time
-instead of 64 it takes 2, 1 and 2. One thread waited for the other for 6 % of the time at 512, and waits
-for 2 now that both have as many columns; at 256, where a thread's last panel of A is a third full, for 5;
-at 1024 for 1. Tried besides, without gain: the next panel of A fetched ahead from within the tile
-(copying A takes 3 % instead of 7, the tile as much more), runs of k from 256 to 1024 with blocks of 256
-to 1024 columns, and huge pages.
+Float32: a tile of 12 x 32 sums alone, on data in the second cache, does 235 GFLOP/s with one thread and 470
+with two, 98 % of what this processor can. Within products of 512, 1024 and 2048 on one thread it does 234,
+224 and 221, and C in the first cache instead of its place makes that 2 % faster at most. Copying A takes 4, 5
+and 7 % of the time. Copying B took 4, 7 and 6; now that eight of its rows are copied at a time instead of 64
+it takes 2, 1 and 2. One thread waited for the other for 6 % of the time at 512, and waits for 2 now that both
+have as many columns; at 256, where the last panel of A is a third full, both have as many columns now, too,
+and the core's own loop does 431 instead of 411; at 1024 one waits for 1. Tried besides, without gain: the
+next panel of A fetched ahead from within the tile (copying A takes 3 % instead of 7, the tile as much more),
+runs of k from 256 to 1024 with blocks of 256 to 1024 columns, and huge pages.
 
 One row times an operand [N, K] that nothing arranged: sums take k in order, so that a row has the same
 bits alone and in company. Copying the operand into panels first came before what is done now: squares of

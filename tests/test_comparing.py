@@ -129,6 +129,8 @@ def test_kl_and_agreement_are_pytorchs(
     a, b = tv.load(model, device), tv.load(packed, device)
     ids = a.tokenizer.encode(TEXT, add_special=True)
     assert len(ids) > 2 * a.context
+    assert found.window == a.context
+    assert found.a.nll == pytest.approx(float(a.nll(ids, window=found.window).mean()), rel=1e-6)  # as of eval
     logs, targets = [], []
     for start in range(0, len(ids) - 1, a.context - 1):
         part = ids[start : start + a.context]
@@ -201,6 +203,7 @@ def test_the_verb(model: Path, packed: Path, tmp_path: Path) -> None:
     assert "5 of 20 tensors are identical; relative RMSE 0.00" in shown
     assert "KL(A || B) 0.0" in shown
     assert "f32 -> q8_0" in shown
+    assert "windows of 128 tokens, as by trivet eval --window 128" in shown
     found = json.loads(ok("diff", model, model, "--json"))
     assert found["identical"] is True
     assert len(found["tensors"]) == 20

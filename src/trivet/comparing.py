@@ -60,15 +60,16 @@ class Likelihood:
 
 @dataclass(frozen=True, slots=True)
 class TextDifference:
-    """Two models on one text. `kl` is the mean KL(A || B) in nats a token, `same_top` the share of tokens
-    where the likeliest is the same; they are None where `refused` says why the two cannot be held against
-    each other token by token."""
+    """Two models on one text, in windows of at most `window` tokens, as `Model.nll` has them. `kl` is the
+    mean KL(A || B) in nats a token, `same_top` the share of tokens where the likeliest is the same; they are
+    None where `refused` says why the two cannot be held against each other token by token."""
 
     a: Likelihood
     b: Likelihood
     kl: float | None
     same_top: float | None
     refused: str | None
+    window: int
 
 
 @dataclass(slots=True)
@@ -193,7 +194,7 @@ def _text(a: Model, b: Model, text: str, advance: Advance) -> TextDifference:
         _likelihood(m.nll(i, window=window, advance=advance), nbytes)
         for m, i in zip((a, b), ids, strict=True)
     ]
-    return TextDifference(alone[0], alone[1], None, None, refused)
+    return TextDifference(alone[0], alone[1], None, None, refused, window)
 
 
 def _ids(a: Model, b: Model, text: str) -> tuple[list[list[int]], str | None]:
@@ -246,7 +247,7 @@ def _together(
             advance(1)
     count = len(losses[0])
     first, second = (_likelihood(np.array(found), nbytes) for found in losses)
-    return TextDifference(first, second, divergence / count, same / count, None)
+    return TextDifference(first, second, divergence / count, same / count, None, window)
 
 
 def _rows(a: Model, b: Model, ids: list[int]) -> Iterator[tuple[int, list[npt.NDArray[np.float32]]]]:

@@ -32,7 +32,9 @@ SHOWN = 10  # tensors that differ most
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A model: a file, a folder, or a name, as for run.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
-    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file, scored by both.")] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="A UTF-8 text file, scored by both in windows of 2048 tokens.")
+    ] = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -90,6 +92,8 @@ def _text(found: TextDifference) -> None:
     ]
     table(("text", "mean NLL", "perplexity", "bits per byte", "tokens"), rows)
     print()
+    if found.a.tokens >= found.window:
+        print(f"scored in windows of {found.window} tokens, as by trivet eval --window {found.window}")
     if found.kl is None or found.same_top is None:
         print(f"no KL: {found.refused}")
     else:

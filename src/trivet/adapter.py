@@ -57,9 +57,12 @@ class Adapter:
         Raises FileError if it is malformed, ModelError if it does not fit the model, NonFiniteError if it
         holds infinity or NaN, UnsupportedError if it is more than LoRA."""
         path = Path(path)
-        if not path.is_dir():
-            if path.suffix == ".safetensors":
-                raise FileError(f"[adapter] {path}: an adapter is a folder with a {CONFIG}, or a .gguf file")
+        is_folder = os.path.isdir(path)
+        if path.suffix == ".safetensors" or not os.path.exists(path / CONFIG if is_folder else path):
+            raise FileError(
+                f"[adapter] {path} is none: an adapter is a folder with a {CONFIG}, or a .gguf file"
+            )
+        if not is_folder:
             stored, architecture = gguf.read(path)
             base = _base(path, model, stored.base)
             if base.architecture != architecture:

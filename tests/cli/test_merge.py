@@ -60,7 +60,7 @@ def test_chat_swaps(made):
     ("args", "says"),
     [
         (("run", "M", "x", "--adapter", "nowhere"), "nowhere"),
-        (("run", "M", "x", "--adapter", "nowhere=2"), "nowhere: No such file"),
+        (("run", "M", "x", "--adapter", "nowhere=2"), "nowhere is none: an adapter is a folder"),
         (("run", "M", "x", "--adapter", "M"), "general.type"),
         (("run", "M", "x", "--adapter", "A=nan"), "the scale is nan"),
         (("merge", "M", "A", "O.gguf", "--type", "q4_k_m"), "type is 'q4_k_m'"),

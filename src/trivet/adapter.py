@@ -57,12 +57,11 @@ class Adapter:
         Raises FileError if it is malformed, ModelError if it does not fit the model, NonFiniteError if it
         holds infinity or NaN, UnsupportedError if it is more than LoRA."""
         path = Path(path)
-        is_folder = os.path.isdir(path)
-        if path.suffix == ".safetensors" or not os.path.exists(path / CONFIG if is_folder else path):
-            raise FileError(
-                f"[adapter] {path} is none: an adapter is a folder with a {CONFIG}, or a .gguf file"
-            )
-        if not is_folder:
+        file = path / CONFIG if os.path.isdir(path) else path
+        if file.suffix == ".safetensors" or not os.path.exists(file):
+            wanted = f"an adapter is a folder with a {CONFIG}, or a .gguf file"
+            raise FileError(f"[adapter] {path} is none: {wanted}")
+        if file is path:
             stored, architecture = gguf.read(path)
             base = _base(path, model, stored.base)
             if base.architecture != architecture:
